@@ -1,0 +1,1 @@
+"""Postgres: the meeting place of gateway, judge and trainer."""
