@@ -17,8 +17,10 @@ def device() -> Device:
     Raises ConfigError for any other value.
     """
     named = os.environ.get("NEXTSTATE_DEVICE", "auto")
-    if named == "cpu" or named == "cuda":
-        return named
+    if named == "cpu":
+        return "cpu"
+    if named == "cuda":
+        return "cuda"
     if named != "auto":
         raise ConfigError(f"NEXTSTATE_DEVICE must be auto, cpu or cuda, not {named!r}")
     gpus = Path("/proc/driver/nvidia/gpus")
