@@ -19,7 +19,7 @@ from typing import IO, Self
 from urllib.parse import quote
 
 from gateway.errors import StackError
-from gateway.local.tether import Account, tethered, unprivileged
+from gateway.local.tether import Account, candidates, tethered, unprivileged
 
 USER = "nextstate"
 
@@ -224,7 +224,7 @@ class EmbeddedPostgres:
         path = self.socket_dir
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
-        mine = (os.geteuid(), self._account.uid if self._account else os.geteuid())
+        mine = {os.geteuid(), *(account.uid for account in candidates())}
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in mine:
             raise StackError(f"{path} belongs to someone else")
         path.chmod(0o700)
