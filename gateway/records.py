@@ -321,6 +321,7 @@ class SessionRecord:
     client: str = ""
     ambiguous: bool = False
     parent_session_id: UUID | None = None
+    user: str | None = None
     seen_at: float
 
 

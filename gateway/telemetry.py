@@ -24,6 +24,7 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
@@ -58,5 +59,5 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger whose events carry `logger=name`."""
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(name, logger=name)
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
     return logger

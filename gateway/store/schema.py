@@ -113,6 +113,7 @@ class Session(Base):
     resolved_by: Mapped[str]
     ambiguous: Mapped[bool] = mapped_column(server_default=text("false"))
     client: Mapped[str] = mapped_column(server_default=text("''"))
+    end_user: Mapped[str | None]
     model: Mapped[str]
     parent_session_id: Mapped[UUID | None]
     status: Mapped[str] = mapped_column(server_default=text("'open'"))
@@ -202,6 +203,7 @@ class Turn(Base):
         CheckConstraint("trainable = (untrainable_reason IS NULL)", name="untrainable_says_why"),
         CheckConstraint("octet_length(chain_hash) = 32", name="chain_hash_is_sha256"),
         Index("turns_chain", "tenant_id", "chain_hash"),
+        Index("turns_request", "tenant_id", "request_hash", "created_at"),
         Index("turns_session", "session_id", "id"),
         Index("turns_parent", "parent_id"),
     )
@@ -329,6 +331,7 @@ class TrainStep(Base):
     metrics: Mapped[dict[str, Any]]
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime]
+    __table_args__ = (UniqueConstraint("lineage_id", "to_version", name="train_steps_once"),)
 
 
 class Policy(Base):

@@ -1,0 +1,239 @@
+"""The pool of connections, and what is checked before it is used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
+
+import asyncpg
+import msgspec
+
+from gateway.config import DatabaseSettings
+from gateway.errors import RevisionMismatch, StoreError, StoreUnavailable
+from gateway.telemetry import get_logger
+
+log = get_logger(__name__)
+
+#: Every revision of `migrations/versions`, oldest first. This build runs on the last two.
+REVISIONS = ("0001",)
+
+#: What an unreachable, stopping, restarting or hanging server looks like from here.
+AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.QueryCanceledError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+
+_MIN_BACKOFF_S = 0.1
+_MAX_BACKOFF_S = 5.0
+
+
+class Database:
+    """Connections of one process, by `open`.
+
+    Its methods raise StoreUnavailable where Postgres is away; what Postgres itself refuses comes
+    through as asyncpg's error.
+    """
+
+    def __init__(
+        self, pool: asyncpg.Pool, url: str, settings: DatabaseSettings, application: str
+    ) -> None:
+        self.pool = pool
+        self.settings = settings
+        self._url = url
+        self._application = application
+        self._listeners: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def open(cls, settings: DatabaseSettings, url: str, *, application: str) -> Self:
+        """Connect. Raises StoreUnavailable, without the password in its message."""
+        timeout = settings.command_timeout_s
+        with unavailable():
+            try:
+                pool = await asyncpg.create_pool(
+                    url,
+                    min_size=1,
+                    max_size=settings.pool_size,
+                    timeout=timeout,
+                    command_timeout=timeout,
+                    init=_codecs,
+                    server_settings=_server_settings(settings, application),
+                )
+            except (asyncpg.InvalidAuthorizationSpecificationError, ValueError) as error:
+                raise StoreError(f"Postgres refuses the connection: {error}") from None
+            except asyncpg.InvalidCatalogNameError as error:
+                raise StoreError(f"Postgres: {error}") from None
+        assert pool is not None
+        return cls(pool, url, settings, application)
+
+    async def close(self) -> None:
+        """Give every connection back; one that hangs is cut off."""
+        for task in self._listeners:
+            task.cancel()
+        await asyncio.gather(*self._listeners, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self.pool.close(), self.settings.command_timeout_s)
+        except AWAY:
+            self.pool.terminate()
+
+    async def connect(self) -> asyncpg.Connection:
+        """A connection outside the pool, for one that is held for long."""
+        with unavailable():
+            connection = await asyncpg.connect(
+                self._url,
+                timeout=self.settings.command_timeout_s,
+                command_timeout=self.settings.command_timeout_s,
+                server_settings=_server_settings(self.settings, self._application),
+            )
+            await _codecs(connection)
+        return connection
+
+    @contextlib.asynccontextmanager
+    async def acquire(self) -> AsyncIterator[asyncpg.Connection]:
+        """A pooled connection."""
+        with unavailable():
+            async with self.pool.acquire(timeout=self.settings.command_timeout_s) as connection:
+                yield cast("asyncpg.Connection", connection)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+        """A pooled connection in a transaction."""
+        async with self.acquire() as connection, connection.transaction():
+            yield connection
+
+    async def fetch(self, sql: str, *values: object) -> list[asyncpg.Record]:
+        async with self.acquire() as connection:
+            return await connection.fetch(sql, *values)
+
+    async def fetchrow(self, sql: str, *values: object) -> asyncpg.Record | None:
+        async with self.acquire() as connection:
+            return await connection.fetchrow(sql, *values)
+
+    async def fetchval(self, sql: str, *values: object) -> Any:
+        async with self.acquire() as connection:
+            return await connection.fetchval(sql, *values)
+
+    async def execute(self, sql: str, *values: object) -> str:
+        async with self.acquire() as connection:
+            return await connection.execute(sql, *values)
+
+    async def check_revision(self) -> None:
+        """Raises RevisionMismatch where this build cannot run on the schema."""
+        try:
+            found = await self.fetchval("SELECT version_num FROM alembic_version")
+        except asyncpg.UndefinedTableError:
+            found = None
+        if found is None:
+            raise RevisionMismatch("the database has no tables yet: run `nextstate migrate`")
+        if found not in REVISIONS[-2:]:
+            what = (
+                "run `nextstate migrate`"
+                if found in REVISIONS
+                else "install the release that migrated it"
+            )
+            raise RevisionMismatch(
+                f"the database is at revision {found} and this build needs {REVISIONS[-1]}: {what}"
+            )
+
+    async def listen(self, channel: str, callback: Callable[[str], None]) -> None:
+        """Call back with the payload of every notification until `close`.
+
+        A lost connection is made again, waiting longer each time; then `callback("")` is called,
+        because notifications may have been missed.
+        """
+        listening = asyncio.Event()
+        task = asyncio.create_task(self._listen(channel, callback, listening))
+        self._listeners.add(task)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(listening.wait(), self.settings.command_timeout_s)
+
+    async def _listen(
+        self, channel: str, callback: Callable[[str], None], listening: asyncio.Event
+    ) -> None:
+        backoff_s = _MIN_BACKOFF_S
+        while True:
+            lost = asyncio.Event()
+            try:
+                connection = await self.connect()
+            except StoreUnavailable:
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+                continue
+            backoff_s = _MIN_BACKOFF_S
+            try:
+                connection.add_termination_listener(lambda *_, lost=lost: lost.set())
+                await connection.add_listener(channel, lambda *event: callback(str(event[3])))
+                if listening.is_set():
+                    callback("")
+                listening.set()
+                await lost.wait()
+                log.warning("listener_lost", channel=channel)
+            except AWAY as error:
+                log.warning("listener_lost", channel=channel, error=type(error).__name__)
+            finally:
+                connection.terminate()
+            await asyncio.sleep(_MIN_BACKOFF_S)
+
+
+@contextlib.contextmanager
+def unavailable() -> Any:
+    """Turn what an absent server looks like into StoreUnavailable."""
+    try:
+        yield
+    except AWAY as error:
+        what = str(error) or type(error).__name__
+        raise StoreUnavailable(f"Postgres cannot be reached: {what}") from error
+
+
+async def migrate(url: str) -> None:
+    """Bring the schema to this build's revision; nothing to do where it is there.
+
+    Raises StoreUnavailable.
+    """
+    from alembic import command
+    from alembic.config import Config
+
+    import migrations
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__path__[0])).replace("%", "%%"))
+    config.attributes["url"] = url
+    with unavailable():
+        await asyncio.to_thread(command.upgrade, config, "head")
+
+
+def _server_settings(settings: DatabaseSettings, application: str) -> dict[str, str]:
+    limit = str(int(settings.command_timeout_s * 1000))
+    return {
+        "application_name": f"nextstate {application}",
+        "statement_timeout": limit,
+        "idle_in_transaction_session_timeout": str(2 * int(limit)),
+    }
+
+
+async def _codecs(connection: asyncpg.Connection) -> None:
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        encoder=lambda value: b"\x01" + msgspec.json.encode(value),
+        decoder=lambda data: msgspec.json.decode(data[1:]),
+        format="binary",
+    )
+
+
+def seconds(column: str) -> str:
+    """SQL for a timestamp as seconds since the epoch."""
+    return f"extract(epoch FROM {column})::float8"
+
+
+__all__: Sequence[str] = ("AWAY", "REVISIONS", "Database", "migrate", "seconds", "unavailable")
