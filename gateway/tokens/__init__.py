@@ -1,0 +1,1 @@
+"""Messages to ids and ids to replies, without torch or transformers."""

@@ -1,0 +1,110 @@
+"""The renderer for any model with a chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from gateway.records import Message, Trail
+from gateway.tokens.append_only import Continuation, prove
+from gateway.tokens.renderer import Extension, Tools, blocked
+from gateway.tokens.template import ChatTemplate, for_template
+from gateway.tokens.tokenizer import Tokenizer
+
+_PROOFS = 256
+_PROBE: Message = {"role": "user", "content": "Ux2"}
+
+
+class TemplateRenderer:
+    """Renders through the model's own template, and extends where that is proven to be exact.
+
+    Extending tokenizes only what is new: the new messages are rendered after the parent's reply
+    in a conversation of two messages, and what the template adds there is appended.
+    """
+
+    name = "template"
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._template = template or ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens)
+        self._thinks = "think" in self._template.source
+        self._think_end = tokenizer.id_of("</think>")
+        self._proof = lru_cache(maxsize=_PROOFS)(self._prove)
+        # Templates that use tools name the variable.
+        self.uses_tools = "tools" in self._template.source
+
+    def render(
+        self, messages: Sequence[Message], tools: Tools, template_kwargs: Mapping[str, Any]
+    ) -> list[int]:
+        adapted = [for_template(message) for message in messages]
+        return self._tokenizer.encode(
+            self._template.render(adapted, tools=tools, generate=True, kwargs=template_kwargs)
+        )
+
+    def extend(
+        self,
+        trail: Trail,
+        new_messages: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Tools,
+        template_kwargs: Mapping[str, Any],
+    ) -> Extension:
+        if reason := blocked(trail, new_messages):
+            return Extension(reason=reason)
+        before = messages[: len(messages) - len(new_messages)]
+        if not any(message["role"] == "user" for message in before):
+            # Some templates write tools or the system prompt into the first user message.
+            return Extension(reason="template_not_append_only")
+        new = [for_template(message) for message in new_messages]
+        proof = self._proof(
+            _collapsed([message["role"] for message in new]),
+            bool(tools) and self.uses_tools,
+            self._holds_reasoning(trail),
+            json.dumps(template_kwargs, sort_keys=True),
+        )
+        if proof.reason:
+            return Extension(reason=proof.reason)
+        reply = for_template(before[-1])
+        used = tools if proof.tools_matter else ()
+        closed = self._template.render(
+            [_PROBE, reply], tools=used, generate=False, kwargs=template_kwargs
+        )
+        full = self._template.render(
+            [_PROBE, reply, *new], tools=used, generate=True, kwargs=template_kwargs
+        )
+        if not full.startswith(closed):
+            return Extension(reason="template_not_append_only")
+        # The stop token is tokenized along with what follows, since some of them swallow the
+        # white space after them; the one that was sampled then stands in for it.
+        first, *rest = self._tokenizer.encode(proof.close + full[len(closed) :])
+        if not trail.sampled_ids or trail.sampled_ids[-1] != first:
+            return Extension(reason="parent_not_closed")
+        return Extension(ids=[*trail.prompt_ids, *trail.sampled_ids, *rest])
+
+    def _prove(
+        self, roles: tuple[str, ...], tools: bool, thinking: bool, kwargs: str
+    ) -> Continuation:
+        return prove(
+            self._template, roles, tools=tools, thinking=thinking, kwargs=json.loads(kwargs)
+        )
+
+    def _holds_reasoning(self, trail: Trail) -> bool:
+        if not self._thinks:
+            return False
+        if self._think_end is not None:
+            return self._think_end in trail.sampled_ids or self._think_end in trail.prompt_ids
+        return any(
+            "</think>" in self._tokenizer.decode(ids)
+            for ids in (trail.sampled_ids, trail.prompt_ids)
+        )
+
+
+def _collapsed(roles: Sequence[str]) -> tuple[str, ...]:
+    """Runs of one role count as two, so that 3 or 30 tool results share a proof."""
+    kept: list[str] = []
+    for role in roles:
+        if kept[-2:] != [role, role]:
+            kept.append(role)
+    return tuple(kept)

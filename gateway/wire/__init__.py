@@ -1,0 +1,1 @@
+"""Wire dialects: a client's bytes to a TurnRequest, a reply to a client's bytes."""
