@@ -23,7 +23,8 @@ NextstateError
 ├── JudgeError                  a judge could not reach a verdict
 └── TrainerError
     ├── NotLeader               another trainer took over; nothing may be written
-    └── NonFinite               loss or gradient is not a number
+    ├── NonFinite               loss or gradient is not a number
+    └── CheckpointCorrupt       files are not those that were written
 
 Errors travel up untouched and are turned into a reply, an exit code or a row once, at the
 boundary: `gateway.api.errors` for HTTP, `gateway.cli` for the terminal, the worker loops for jobs.
@@ -179,3 +180,7 @@ class NotLeader(TrainerError):
 
 class NonFinite(TrainerError):
     """A loss, gradient or weight is not finite; the step is thrown away."""
+
+
+class CheckpointCorrupt(TrainerError):
+    """A version's files are missing or not those that were written."""

@@ -1,0 +1,1 @@
+"""Where the numbers are made: one protocol, one module a framework."""

@@ -1,0 +1,88 @@
+"""What a training back end can do. Losses, credit and publishing know nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from gateway.errors import TrainerError
+from gateway.records import PolicyKind
+from trainer.losses import TokenLoss, Tokens
+from trainer.packing import PackedBatch
+
+
+class StepAbandoned(TrainerError):
+    """The step was asked to end early; no weight has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A sequence whose tokens from `start` (at least 1) on are scored at temperature 1."""
+
+    ids: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """A step that was taken. `tokens` [N of the whole batch], detached, in packing order.
+
+    `grad_norm` is taken before clipping.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: Tokens
+
+
+class Backend(Protocol):
+    """One policy with its optimizer. Blocking; one thread at a time."""
+
+    @property
+    def kind(self) -> PolicyKind: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def step(
+        self, batch: PackedBatch, loss: TokenLoss, cancelled: Callable[[], bool]
+    ) -> StepOutcome:
+        """One optimizer step on the whole batch; the gradient does not depend on its packing.
+
+        The proximal policy is the one before the step. Raises NonFinite, or StepAbandoned once
+        `cancelled()` is true; either way nothing has changed.
+        """
+        ...
+
+    def logprobs(self, batch: PackedBatch) -> list[Tensor]:
+        """Log-probabilities of the sampled tokens, [N] a micro-batch, at their temperature."""
+        ...
+
+    def reference_logprobs(self, batch: PackedBatch) -> list[Tensor]:
+        """The same under the reference policy."""
+        ...
+
+    def score(self, probes: Sequence[Probe]) -> list[list[float]]:
+        """Log-probabilities of ids[start:] of each probe at temperature 1."""
+        ...
+
+    def export(self, directory: Path) -> None:
+        """Write the policy as engines load it."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write what, with the exported policy, continues to the same losses."""
+        ...
+
+    def load(self, policy: Path, state: Path) -> None:
+        """Continue from an exported policy and the state saved with it."""
+        ...
+
+    def reset(self) -> None:
+        """Go back to version 0: the base model and a fresh optimizer."""
+        ...

@@ -1,0 +1,290 @@
+"""Hugging Face causal models with a peft LoRA adapter, on one CPU or GPU.
+
+The reference policy is the same model with the adapter off: no second copy. With one optimizer
+step a batch the proximal policy is the current one detached: no forward pass of its own. The
+trunk runs on whole sequences, the output layer only where a token was sampled, a chunk at a time,
+so that logits of a long sequence are never held whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM
+
+from gateway.device import Device
+from gateway.errors import ConfigError, NonFinite, TrainerError
+from gateway.records import PolicyKind
+from trainer.backends.base import Probe, StepAbandoned, StepOutcome
+from trainer.config import TrainerConfig
+from trainer.losses import TokenLoss, Tokens, kl_exact
+from trainer.packing import MicroBatch, PackedBatch, group_by_length
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+class TorchBackend:
+    """LoRA on a frozen model; see `trainer.backends.base.Backend`. Nothing in a step is random."""
+
+    kind = PolicyKind.LORA
+
+    def __init__(self, model: Path, config: TrainerConfig, device: Device) -> None:
+        """Load the base model. Raises ConfigError where it cannot be trained exactly."""
+        self._config, self._device = config, device
+        if device == "cpu" and config.threads:
+            torch.set_num_threads(config.threads)
+        self._causal = _load(model, config, device)
+        if "lm_head" in config.lora.target_modules:
+            raise ConfigError("trainer.lora.target_modules: the output layer carries no adapter")
+        lora = LoraConfig(
+            task_type="CAUSAL_LM",
+            r=config.lora.rank,
+            lora_alpha=config.lora.alpha,
+            target_modules=list(config.lora.target_modules),
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self._peft = get_peft_model(self._causal, lora)
+        self._peft.eval()
+        self._trunk = getattr(self._causal, self._causal.base_model_prefix)
+        self._head = self._causal.get_output_embeddings()
+        self._trained = {
+            name: weight for name, weight in self._peft.named_parameters() if weight.requires_grad
+        }
+        self._fresh = {name: weight.detach().clone() for name, weight in self._trained.items()}
+        self._steps = 0
+        self._optimizer = self._new_optimizer()
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._head.weight.shape[0])
+
+    def step(
+        self, batch: PackedBatch, loss: TokenLoss, cancelled: Callable[[], bool]
+    ) -> StepOutcome:
+        seen: list[Tokens] = []
+        total = 0.0
+        try:
+            for micro in batch.micro:
+                if cancelled():
+                    raise StepAbandoned("the step was asked to end")
+                tokens = self._tokens(micro.to(self._device))
+                value = loss(tokens)
+                value.backward()  # type: ignore[no-untyped-call]
+                total += float(value.detach())
+                seen.append(_detached(tokens))
+            weights = list(self._trained.values())
+            norm = float(
+                torch.nn.utils.clip_grad_norm_(weights, self._config.optimizer.max_grad_norm)
+            )
+            if not (math.isfinite(norm) and math.isfinite(total)):
+                raise NonFinite(f"loss {total}, gradient norm {norm}")
+            lr = self._learning_rate()
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+        self._steps += 1
+        return StepOutcome(loss=total, grad_norm=norm, lr=lr, tokens=_joined(seen))
+
+    @torch.no_grad()
+    def logprobs(self, batch: PackedBatch) -> list[Tensor]:
+        return [self._current(micro.to(self._device)) for micro in batch.micro]
+
+    @torch.no_grad()
+    def reference_logprobs(self, batch: PackedBatch) -> list[Tensor]:
+        with self._peft.disable_adapter():
+            return [self._current(micro.to(self._device)) for micro in batch.micro]
+
+    @torch.no_grad()
+    def score(self, probes: Sequence[Probe]) -> list[list[float]]:
+        scores: list[list[float]] = [[] for _ in probes]
+        budget = self._config.micro_batch_tokens
+        for group in group_by_length([len(probe.ids) for probe in probes], budget):
+            width = max(len(probes[index].ids) for index in group)
+            ids = torch.zeros(len(group), width, dtype=torch.int64, device=self._device)
+            for row, index in enumerate(group):
+                ids[row, : len(probes[index].ids)] = torch.tensor(probes[index].ids)
+            hidden = self._trunk(input_ids=ids, use_cache=False).last_hidden_state
+            for row, index in enumerate(group):
+                probe = probes[index]
+                end = len(probe.ids)
+                states = hidden[row, probe.start - 1 : end - 1]
+                log = [
+                    self._log_softmax(part, torch.ones(len(part), device=self._device))
+                    .gather(-1, ids[row, probe.start + at : probe.start + at + len(part), None])
+                    .squeeze(-1)
+                    for at, part in self._chunks(states)
+                ]
+                scores[index] = torch.cat(log).tolist()
+        return scores
+
+    def export(self, directory: Path) -> None:
+        state = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
+        weights = {name: weight.detach().cpu().contiguous() for name, weight in state.items()}
+        save_file(weights, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+        self._peft.peft_config["default"].save_pretrained(str(directory))
+
+    def save(self, directory: Path) -> None:
+        moments = {
+            f"{kind}.{name}": self._optimizer.state[weight][kind].detach().cpu().contiguous()
+            for name, weight in self._trained.items()
+            if weight in self._optimizer.state
+            for kind in _MOMENTS
+        }
+        save_file(moments, directory / "optimizer.safetensors")
+        (directory / "optimizer.json").write_text(json.dumps({"steps": self._steps}))
+
+    def load(self, policy: Path, state: Path) -> None:
+        weights = load_file(policy / "adapter_model.safetensors")
+        result = set_peft_model_state_dict(self._peft, weights)
+        missing = [name for name in result.missing_keys if "lora_" in name]
+        if result.unexpected_keys or missing:
+            raise TrainerError(f"{policy} is an adapter of another shape than trainer.lora")
+        self._optimizer = self._new_optimizer()
+        for key, value in load_file(state / "optimizer.safetensors").items():
+            kind, _, name = key.partition(".")
+            weight = self._trained[name]
+            on = "cpu" if kind == "step" else self._device
+            self._optimizer.state[weight][kind] = value.to(on)
+        self._steps = int(json.loads((state / "optimizer.json").read_text())["steps"])
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        for name, weight in self._trained.items():
+            weight.copy_(self._fresh[name])
+        self._steps = 0
+        self._optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> torch.optim.AdamW:
+        settings = self._config.optimizer
+        return torch.optim.AdamW(
+            list(self._trained.values()),
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+
+    def _learning_rate(self) -> float:
+        settings = self._config.optimizer
+        return settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup_steps))
+
+    def _hidden(self, micro: MicroBatch) -> Tensor:
+        """Final hidden states [N, H] from which the sampled tokens are predicted."""
+        states = self._trunk(input_ids=micro.ids, use_cache=False).last_hidden_state
+        picked: Tensor = states.flatten(0, 1)[micro.places]
+        return picked
+
+    def _log_softmax(self, hidden: Tensor, temperature: Tensor) -> Tensor:
+        """[n, H] and [n] to log-probabilities [n, V], float32."""
+        logits = self._head(hidden).float() / temperature[:, None]
+        return torch.log_softmax(logits, dim=-1)
+
+    def _chunks(self, states: Tensor) -> list[tuple[int, Tensor]]:
+        size = self._config.head_chunk
+        return [(at, states[at : at + size]) for at in range(0, len(states), size)]
+
+    def _current(self, micro: MicroBatch) -> Tensor:
+        parts = [
+            self._log_softmax(part, micro.temperature[at : at + len(part)])
+            .gather(-1, micro.targets[at : at + len(part), None])
+            .squeeze(-1)
+            for at, part in self._chunks(self._hidden(micro))
+        ]
+        return torch.cat(parts)
+
+    def _tokens(self, micro: MicroBatch) -> Tokens:
+        """What the loss sees of a micro-batch, gradients attached."""
+        reference = None
+        if self._config.loss.kl_coef:
+            with torch.no_grad(), self._peft.disable_adapter():
+                reference = self._hidden(micro)
+        parts = []
+        chunks = self._chunks(self._hidden(micro))
+        for at, states in chunks:
+            piece = slice(at, at + len(states))
+            arguments = (
+                states,
+                None if reference is None else reference[piece],
+                micro.targets[piece],
+                micro.temperature[piece],
+            )
+            # One chunk alone may keep its logits; several are made again in the backward pass.
+            parts.append(
+                self._terms(*arguments)
+                if len(chunks) == 1
+                else checkpoint(self._terms, *arguments, use_reentrant=False)
+            )
+        current, entropy, of_reference, kl = (
+            None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)
+        )
+        assert current is not None
+        assert entropy is not None
+        return Tokens(
+            current=current,
+            proximal=current.detach(),
+            behaviour=micro.behaviour,
+            advantages=micro.advantages,
+            entropy=entropy,
+            reference=of_reference,
+            kl=kl,
+        )
+
+    def _terms(
+        self, states: Tensor, reference: Tensor | None, targets: Tensor, temperature: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Current log-probabilities, entropy, the reference's log-probabilities and KL, all [n]."""
+        log = self._log_softmax(states, temperature)
+        current = log.gather(-1, targets[:, None]).squeeze(-1)
+        with torch.no_grad():
+            entropy = -(log.exp() * log).sum(-1)
+        if reference is None:
+            return current, entropy, None, None
+        with torch.no_grad():
+            of_reference = self._log_softmax(reference, temperature)
+            picked = of_reference.gather(-1, targets[:, None]).squeeze(-1)
+        exact = kl_exact(log, of_reference) if self._config.loss.kl == "exact" else None
+        return current, entropy, picked, exact
+
+
+def _load(model: Path, config: TrainerConfig, device: Device) -> Any:
+    """The frozen model in the configured precision."""
+    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    default = torch.bfloat16 if device == "cuda" else torch.float32
+    causal = AutoModelForCausalLM.from_pretrained(
+        str(model), dtype=kinds.get(config.dtype, default), local_files_only=True
+    )
+    for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        if getattr(causal.config, name, None) not in (None, 1, 1.0):
+            raise ConfigError(f"{model}: models with {name} cannot be trained")
+    return causal.to(device)
+
+
+def _detached(tokens: Tokens) -> Tokens:
+    return Tokens(
+        **{
+            name: None if (value := getattr(tokens, name)) is None else value.detach().cpu()
+            for name in Tokens.__slots__
+        }
+    )
+
+
+def _joined(parts: Sequence[Tokens]) -> Tokens:
+    columns = {name: [getattr(part, name) for part in parts] for name in Tokens.__slots__}
+    return Tokens(
+        **{
+            name: None if column[0] is None else torch.cat(column)
+            for name, column in columns.items()
+        }
+    )

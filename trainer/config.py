@@ -1,0 +1,141 @@
+"""Settings of the trainer. Importing this never loads torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gateway.config import Positive, Section, Settings
+from gateway.errors import ConfigError
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class LoraSettings(Section):
+    """The adapter that is trained; engines must be started with at least this rank."""
+
+    rank: Positive = 16
+    alpha: Positive = Field(32, description="the update is scaled by alpha / rank")
+    target_modules: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="linear layers that carry an adapter",
+    )
+
+
+class OptimizerSettings(Section):
+    """AdamW with linear warm-up."""
+
+    lr: float = Field(3e-4, gt=0, description="learning rate after the warm-up")
+    betas: tuple[Share, Share] = Field((0.9, 0.95), description="decay of both moments")
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(0, ge=0, description="steps until the full learning rate")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
+
+
+class LossSettings(Section):
+    """Decoupled PPO with a KL term to the base model."""
+
+    clip_low: float = Field(0.2, ge=0, lt=1, description="ratios below 1 - this are clipped")
+    clip_high: float = Field(0.28, ge=0, description="ratios above 1 + this are clipped")
+    dual_clip: float | None = Field(None, gt=1, description="bound on the loss of negatives")
+    importance_cap: float = Field(2.0, gt=0, description="largest proximal / behaviour weight")
+    kl: Literal["exact", "k1", "k2", "k3"] = Field("exact", description="estimator of the KL term")
+    kl_coef: float = Field(0.05, ge=0, description="weight of the KL term; 0 leaves it out")
+    reference_length: Positive = Field(40, description="L_ref: token sums are over B * L_ref")
+
+
+class CreditSettings(Section):
+    """What a score is compared with."""
+
+    leave_one_out: Share = Field(0.5, description="share of the batch's mean in the baseline")
+    horizon: Positive = Field(64, description="scores that the running mean looks back on")
+    user_prior: float = Field(4.0, ge=0, description="scores of a user that outweigh the overall")
+    max_users: Positive = Field(10_000, description="users whose running mean is kept")
+    negative_weight: float = Field(1.0, ge=0, description="weight of samples that scored below 0")
+
+
+class PublishSettings(Section):
+    """How a version goes live."""
+
+    load_timeout_s: Seconds = 120.0
+    probe_sequences: Positive = Field(2, description="sequences scored by engine and trainer")
+    probe_tokens: Positive = Field(128, description="longest probe sequence")
+    probe_tolerance: float = Field(
+        0.02, gt=0, description="largest difference of a log-probability, in nats"
+    )
+    retry_s: Seconds = Field(2.0, description="pause before asking again where no engine answers")
+    heartbeat_s: Seconds = Field(15.0, description="a gateway silent for longer is gone")
+    drain_timeout_s: Seconds = Field(600.0, description="then the old version stays loaded")
+    drain_poll_s: Seconds = 0.5
+    keep: Positive = Field(4, description="versions kept on disk")
+
+
+class TrainerConfig(Section):
+    """The section `trainer`."""
+
+    lineages: tuple[str, ...] = Field(("default",), min_length=1, description="lines to train")
+    model_path: Path | None = Field(None, description="HF directory; default: model.path")
+    directory: Path = Field(Path("policies"), description="where versions are written")
+    batch: Positive | None = Field(None, description="B; default: freshness.batch")
+    min_batch: Positive = Field(4, description="fewest samples of a step that is overdue")
+    max_wait_s: Seconds = Field(900.0, description="age of the oldest sample that makes it due")
+    window: Positive | None = Field(None, description="W, the oldest turns that may be taken")
+    poll_s: Seconds = Field(5.0, description="look for samples this often without a notice")
+    micro_batch_tokens: Positive = Field(1024, description="padded tokens of one forward pass")
+    head_chunk: Positive = Field(512, description="tokens whose logits are held at a time")
+    max_tokens: Positive = Field(16_384, description="longest sample, prompt and reply")
+    truncated: Literal["negative", "never", "always"] = Field(
+        "negative", description="when a reply that was cut by its length limit trains"
+    )
+    threads: Positive | None = Field(1, description="torch threads on a CPU; null: torch decides")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="of the frozen weights; auto: float32 on CPU, bfloat16 on GPU"
+    )
+    seed: int = 0
+    max_failures: Positive = Field(3, description="steps in a row that may fail before it stops")
+    lora: LoraSettings = Field(default_factory=LoraSettings)
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
+    loss: LossSettings = Field(default_factory=LossSettings)
+    credit: CreditSettings = Field(default_factory=CreditSettings)
+    publish: PublishSettings = Field(default_factory=PublishSettings)
+
+
+class TrainerSettings(Settings):
+    """What the trainer reads of the settings file."""
+
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+
+    @model_validator(mode="after")
+    def _window_bounds(self) -> TrainerSettings:
+        """B <= W < (η + 1) * B, so that a window never holds what has to be dropped."""
+        if not self.batch <= self.window < max((self.freshness.max_lag + 1) * self.batch, 2):
+            raise ValueError("trainer.window must be in [batch, (freshness.max_lag + 1) * batch)")
+        if self.trainer.min_batch > self.batch:
+            raise ValueError("trainer.min_batch must not exceed the batch")
+        return self
+
+    @property
+    def batch(self) -> int:
+        """B, the samples that one version consumes."""
+        return self.trainer.batch or self.freshness.batch
+
+    @property
+    def window(self) -> int:
+        """W, by default twice the batch where η allows it."""
+        bound = (self.freshness.max_lag + 1) * self.batch - 1
+        return self.trainer.window or max(self.batch, min(2 * self.batch, bound))
+
+    @property
+    def model_directory(self) -> Path:
+        """The base model. Raises ConfigError where none is configured or it does not exist."""
+        path = self.trainer.model_path or self.model.path
+        if path is None:
+            raise ConfigError("no model: set model.path or trainer.model_path")
+        if not (path / "config.json").is_file():
+            raise ConfigError(f"{path} is not a model directory: it has no config.json")
+        return path
