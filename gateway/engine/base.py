@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,7 @@ class EngineStatus:
     adapters: frozenset[str] = frozenset()
     running: int = 0
     queued: int = 0
+    max_total_tokens: int | None = None
     supports_lora: bool = False
 
 
@@ -37,7 +38,7 @@ class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def generate(self, request: Generation) -> AsyncIterator[Chunk]:
+    def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
         """Sample a continuation; chunks as they are sampled, the last one with `finish`.
 
         The ids and log-probabilities of all chunks together are what was sampled, the stop token

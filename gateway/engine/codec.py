@@ -1,0 +1,182 @@
+"""What SGLang 0.5 sends and takes at `/generate`, as records.
+
+The server flag `--incremental-streaming-output` makes ids and log-probabilities of a stream
+deltas; without it they are cumulative. `completion_tokens` is cumulative either way, which tells
+the two apart in every event.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from gateway.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
+from gateway.records import Generation, PolicyRef, Sampling
+
+#: (log-probability, token id, text); the server writes null for a value that is not finite.
+TokenLogprob = tuple[float | None, int, Any]
+
+
+class Reason(msgspec.Struct):
+    type: str
+    matched: int | str | None = None
+    message: str | None = None
+    status_code: int | None = None
+
+
+class Span(msgspec.Struct):
+    version: str
+    start: int
+    end: int
+
+
+class Meta(msgspec.Struct):
+    finish_reason: Reason | None = None
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    output_token_logprobs: list[TokenLogprob] | None = None
+    input_token_logprobs: list[TokenLogprob] | None = None
+    weight_versions: list[Span] | None = None
+
+
+class Failure(msgspec.Struct):
+    message: str = ""
+    code: int | None = None
+
+
+class Event(msgspec.Struct):
+    output_ids: list[int] = []
+    meta_info: Meta = msgspec.field(default_factory=Meta)
+    error: Failure | None = None
+
+
+_decode_event = msgspec.json.Decoder(Event).decode
+_encode = msgspec.json.Encoder().encode
+
+#: Keys of `Sampling.grammar`, of which a request has one.
+_GRAMMARS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
+
+
+def decode_event(data: bytes | bytearray | memoryview, engine: str) -> Event:
+    """One event of a stream, or a whole reply.
+
+    Raises EngineUnavailable where it is none of SGLang's.
+    """
+    try:
+        return _decode_event(data)
+    except msgspec.DecodeError as error:
+        raise EngineUnavailable(f"the reply cannot be read: {error}", engine=engine) from None
+
+
+class EventSplitter:
+    """Cuts a server-sent event stream, as it arrives, into the payloads of whole events.
+
+    SGLang writes each event as one `data:` line and an empty line; `[DONE]` is left out.
+    """
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, part: bytes) -> list[bytes]:
+        *whole, self._pending = (self._pending + part).split(b"\n\n")
+        payloads = (event.strip().removeprefix(b"data:").strip() for event in whole)
+        return [payload for payload in payloads if payload and payload != b"[DONE]"]
+
+
+def generate_body(request: Generation) -> bytes:
+    """The body of a streaming `/generate`. Raises ValueError for a grammar of unknown form."""
+    body: dict[str, Any] = {
+        "rid": request.rid,
+        "input_ids": request.input_ids,
+        "sampling_params": sampling_params(request.sampling, request.stop_token_ids),
+        "return_logprob": True,
+        "stream": True,
+    }
+    if request.policy.adapter is not None:
+        body["lora_path"] = request.policy.adapter
+    return _encode(body)
+
+
+def score_body(rid: str, ids: list[int], start: int, policy: PolicyRef) -> bytes:
+    """The body that asks for the log-probabilities of ids[start - 1:] and samples nothing."""
+    body: dict[str, Any] = {
+        "rid": rid,
+        "input_ids": ids,
+        "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+        "return_logprob": True,
+        "logprob_start_len": start - 1,
+        "stream": False,
+    }
+    if policy.adapter is not None:
+        body["lora_path"] = policy.adapter
+    return _encode(body)
+
+
+def sampling_params(sampling: Sampling, stop_token_ids: tuple[int, ...]) -> dict[str, Any]:
+    """What a client left open is sent as SGLang's neutral value: its defaults may be configured.
+
+    `max_new_tokens` null means as many as the context leaves; left out it would be 128.
+    """
+    params: dict[str, Any] = {
+        "max_new_tokens": sampling.max_tokens,
+        "temperature": _or(sampling.temperature, 1.0),
+        "top_p": _or(sampling.top_p, 1.0),
+        "top_k": sampling.top_k if sampling.top_k and sampling.top_k > 0 else -1,
+        "min_p": _or(sampling.min_p, 0.0),
+        # Matching a stop string needs the text of special tokens, and nothing may be cut off.
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+    }
+    for name in ("frequency_penalty", "presence_penalty", "repetition_penalty"):
+        if (value := getattr(sampling, name)) is not None:
+            params[name] = value
+    if sampling.logit_bias:
+        params["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    if sampling.seed is not None:
+        params["sampling_seed"] = sampling.seed
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if stop_token_ids:
+        params["stop_token_ids"] = list(stop_token_ids)
+    for kind, rule in (sampling.grammar or {}).items():
+        if kind not in _GRAMMARS:
+            raise ValueError(f"unknown kind of grammar {kind!r}")
+        params[kind] = rule if isinstance(rule, str) else _encode(rule).decode()
+    return params
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def logprob_values(entries: list[TokenLogprob]) -> tuple[float, ...]:
+    """The values [n]; not a number where the server had none."""
+    return tuple(math.nan if value is None else value for value, _, _ in entries)
+
+
+def refusal(status: int, message: str, engine: str) -> EngineError:
+    """The error for an HTTP status, of a response or inside a stream."""
+    if status == 429 or (status == 503 and "queue" in message):
+        return EngineOverloaded(message, engine=engine)
+    if "has never been loaded" in message or status in (408, 502, 503, 504) or status >= 500:
+        # A restarted engine has lost its adapters: it cannot serve this version now.
+        return EngineUnavailable(message, engine=engine)
+    return EngineRejected(message, engine=engine)
+
+
+def words(body: bytes) -> str:
+    """What an error reply says, from any of the forms that SGLang uses."""
+    try:
+        reply = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:500].decode(errors="replace")
+    while isinstance(reply, dict):
+        for key in ("error", "error_message", "message", "detail"):
+            if reply.get(key):
+                reply = reply[key]
+                break
+        else:
+            break
+    return str(reply)[:500]
