@@ -80,7 +80,10 @@ class Backend(Protocol):
         ...
 
     def load(self, policy: Path, state: Path) -> None:
-        """Continue from an exported policy and the state saved with it."""
+        """Continue from an exported policy and the state saved with it.
+
+        Raises ConfigError where the policy is not one that these settings train.
+        """
         ...
 
     def reset(self) -> None:

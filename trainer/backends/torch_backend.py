@@ -20,9 +20,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from gateway.device import Device
-from gateway.errors import ConfigError, NonFinite, TrainerError
+from gateway.errors import ConfigError, NonFinite
 from gateway.records import PolicyKind
 from trainer.backends.base import Probe, StepAbandoned, StepOutcome
 from trainer.config import TrainerConfig
@@ -147,10 +148,10 @@ class TorchBackend:
 
     def load(self, policy: Path, state: Path) -> None:
         weights = load_file(policy / "adapter_model.safetensors")
-        result = set_peft_model_state_dict(self._peft, weights)
-        missing = [name for name in result.missing_keys if "lora_" in name]
-        if result.unexpected_keys or missing:
-            raise TrainerError(f"{policy} is an adapter of another shape than trainer.lora")
+        own = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
+        if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in own.items()}:
+            raise ConfigError(f"{policy} is an adapter of another shape than trainer.lora says")
+        set_peft_model_state_dict(self._peft, weights)
         self._optimizer = self._new_optimizer()
         for key, value in load_file(state / "optimizer.safetensors").items():
             kind, _, name = key.partition(".")
@@ -262,7 +263,8 @@ def _load(model: Path, config: TrainerConfig, device: Device) -> Any:
     """The frozen model in the configured precision."""
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     default = torch.bfloat16 if device == "cuda" else torch.float32
-    causal = AutoModelForCausalLM.from_pretrained(
+    transformers_logging.disable_progress_bar()
+    causal: Any = AutoModelForCausalLM.from_pretrained(
         str(model), dtype=kinds.get(config.dtype, default), local_files_only=True
     )
     for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
@@ -272,19 +274,16 @@ def _load(model: Path, config: TrainerConfig, device: Device) -> Any:
 
 
 def _detached(tokens: Tokens) -> Tokens:
-    return Tokens(
-        **{
-            name: None if (value := getattr(tokens, name)) is None else value.detach().cpu()
-            for name in Tokens.__slots__
-        }
-    )
+    fields: dict[str, Any] = {
+        name: None if (value := getattr(tokens, name)) is None else value.detach().cpu()
+        for name in Tokens.__slots__
+    }
+    return Tokens(**fields)
 
 
 def _joined(parts: Sequence[Tokens]) -> Tokens:
-    columns = {name: [getattr(part, name) for part in parts] for name in Tokens.__slots__}
-    return Tokens(
-        **{
-            name: None if column[0] is None else torch.cat(column)
-            for name, column in columns.items()
-        }
-    )
+    fields: dict[str, Any] = {}
+    for name in Tokens.__slots__:
+        column = [getattr(part, name) for part in parts]
+        fields[name] = None if column[0] is None else torch.cat(column)
+    return Tokens(**fields)

@@ -1,0 +1,288 @@
+"""The torch back end on a tiny model: gradients, resume, export, and learning a preference."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from gateway.errors import ConfigError, NonFinite
+from gateway.records import FinishReason, TrainingSample
+from trainer.backends.base import Probe, StepAbandoned
+from trainer.backends.torch_backend import TorchBackend
+from trainer.config import LoraSettings, LossSettings, OptimizerSettings, TrainerConfig
+from trainer.credit import Baseline, binary
+from trainer.losses import policy_loss
+from trainer.packing import pack
+
+VOCAB = 64
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("llama")
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        tie_word_embeddings=True, initializer_range=0.2, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def settings(**changes: object) -> TrainerConfig:
+    lora = LoraSettings(rank=4, alpha=8)
+    return TrainerConfig(**{"lora": lora, "micro_batch_tokens": 64, **changes})
+
+
+def sample(prompt: Sequence[int], reply: Sequence[int], **changes: object) -> TrainingSample:
+    base = TrainingSample(
+        id=UUID(int=1), turn_id=UUID(int=2), session_id=UUID(int=3), user="ann", score=1.0,
+        weight=1.0, prompt_ids=prompt, sampled_ids=reply, logprobs=[-2.0] * len(reply), spans=(),
+        temperature=0.8, finish_reason=FinishReason.STOP, arrived_at=0.0,
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+def drawn(count: int, seed: int = 0) -> list[TrainingSample]:
+    rng = random.Random(seed)
+
+    def ids(low: int, high: int) -> list[int]:
+        return [rng.randrange(VOCAB) for _ in range(rng.randint(low, high))]
+
+    return [
+        sample(
+            ids(3, 20),
+            ids(1, 15),
+            score=rng.choice((-1.0, 1.0)),
+            temperature=rng.choice((0.7, 1.0)),
+        )
+        for _ in range(count)
+    ]
+
+
+def packed(samples: Sequence[TrainingSample], budget: int = 64):
+    gains = [(s.score,) * len(s.sampled_ids) for s in samples]
+    return pack(samples, gains, vocab=VOCAB, budget=budget)
+
+
+def take(backend: TorchBackend, samples: Sequence[TrainingSample], budget: int = 64):
+    loss = policy_loss(LossSettings(), len(samples))
+    return backend.step(packed(samples, budget), loss, lambda: False)
+
+
+def weights(backend: TorchBackend) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in backend._trained.items()}
+
+
+def test_step_equals_a_plain_implementation(model: Path) -> None:
+    """Whole logits, no packing, no chunks: the same loss and the same gradient norm."""
+    backend = TorchBackend(model, settings(head_chunk=7), "cpu")
+    samples = drawn(5)
+    for _ in range(2):
+        take(backend, samples)  # so that policy and reference differ
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    total = torch.zeros(())
+    for one in samples:
+        ids = torch.tensor([[*one.prompt_ids, *one.sampled_ids]])
+        start = len(one.prompt_ids) - 1
+        log = torch.log_softmax(backend._peft(ids).logits[0, start:-1] / one.temperature, -1)
+        base = torch.log_softmax(plain(ids).logits[0, start:-1] / one.temperature, -1).detach()
+        chosen = log.gather(-1, torch.tensor(one.sampled_ids)[:, None])[:, 0]
+        behaviour = torch.tensor(one.logprobs)
+        weight = (chosen.detach() - behaviour).exp().clamp(max=2)
+        # With one step a batch the ratio is 1 and its gradient that of the log-probability.
+        surrogate = -(weight * one.score * (chosen - chosen.detach() + 1)).sum()
+        kl = (log.exp() * (log - base)).sum()
+        total = total + (surrogate + 0.05 * kl) / (5 * 40)
+    gradients = torch.autograd.grad(total, list(backend._trained.values()))
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    outcome = take(backend, samples)
+    assert outcome.loss == pytest.approx(total.item(), rel=1e-4)
+    assert outcome.grad_norm == pytest.approx(norm, rel=1e-4)
+
+
+@pytest.mark.parametrize(("budget", "chunk"), [(1, 512), (64, 5), (64, 512), (10_000, 512)])
+def test_the_step_does_not_depend_on_how_it_is_packed(model: Path, budget: int, chunk: int) -> None:
+    one, other = (TorchBackend(model, settings(head_chunk=c), "cpu") for c in (512, chunk))
+    samples = drawn(7, seed=3)
+    for backend in (one, other):
+        with torch.no_grad():
+            for name, weight in backend._trained.items():
+                if "lora_B" in name:
+                    weight.copy_(torch.linspace(-0.1, 0.1, weight.numel()).view_as(weight))
+    gradients = []
+    for backend, tokens in ((one, 200), (other, budget)):
+        total = torch.zeros(())
+        loss = policy_loss(LossSettings(), len(samples))
+        for micro in packed(samples, tokens).micro:
+            value = loss(backend._tokens(micro))
+            value.backward()
+            total = total + value.detach()
+        gradients.append([w.grad for w in backend._trained.values()] + [total])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
+
+
+def test_logprobs_are_at_the_temperature_and_the_reference_is_the_base(model: Path) -> None:
+    backend = TorchBackend(model, settings(), "cpu")
+    samples = drawn(4, seed=5)
+    before = backend.logprobs(packed(samples))
+    take(backend, samples)
+    after = backend.logprobs(packed(samples))
+    reference = backend.reference_logprobs(packed(samples))
+    torch.testing.assert_close(reference, before)
+    assert max(float((x - y).abs().max()) for x, y in zip(after, before, strict=True)) > 1e-4
+    ids = (*samples[0].prompt_ids, *samples[0].sampled_ids)
+    (score,) = backend.score([Probe(ids, len(samples[0].prompt_ids))])
+    cold = packed([replace(samples[0], temperature=1.0)])
+    assert score == pytest.approx(backend.logprobs(cold)[0].tolist(), abs=1e-5)
+
+
+def test_resume_gives_the_same_losses(model: Path, tmp_path: Path) -> None:
+    batches = [drawn(6, seed) for seed in range(5)]
+    whole = TorchBackend(model, settings(), "cpu")
+    expected = [take(whole, batch).loss for batch in batches]
+    first = TorchBackend(model, settings(), "cpu")
+    for batch in batches[:2]:
+        take(first, batch)
+    policy, state = tmp_path / "policy", tmp_path / "state"
+    policy.mkdir()
+    state.mkdir()
+    first.export(policy)
+    first.save(state)
+    second = TorchBackend(model, settings(seed=99), "cpu")
+    take(second, drawn(3, seed=50))
+    second.load(policy, state)
+    assert [take(second, batch).loss for batch in batches[2:]] == expected[2:]
+    second.reset()
+    assert second.score([Probe((1, 2, 3), 1)]) == TorchBackend(model, settings(), "cpu").score(
+        [Probe((1, 2, 3), 1)]
+    )
+
+
+def test_warm_up_goes_on_after_a_resume(model: Path, tmp_path: Path) -> None:
+    config = settings(optimizer=OptimizerSettings(lr=1e-3, warmup_steps=4))
+    backend = TorchBackend(model, config, "cpu")
+    rates = [take(backend, drawn(2)).lr for _ in range(2)]
+    backend.export(tmp_path)
+    backend.save(tmp_path)
+    resumed = TorchBackend(model, config, "cpu")
+    resumed.load(tmp_path, tmp_path)
+    rates += [take(resumed, drawn(2)).lr for _ in range(3)]
+    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])
+
+
+def test_the_export_is_a_peft_adapter(model: Path, tmp_path: Path) -> None:
+    backend = TorchBackend(model, settings(), "cpu")
+    take(backend, drawn(4))
+    backend.export(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(base, tmp_path)
+    ids = [3, 1, 4, 1, 5, 9, 2, 6]
+    log = torch.log_softmax(loaded(torch.tensor([ids])).logits[0, :-1], -1)
+    expected = log.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    assert backend.score([Probe(tuple(ids), 1)])[0] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "lora", [LoraSettings(rank=8), LoraSettings(rank=4, target_modules=("q_proj",))]
+)
+def test_another_shape_of_adapter_is_refused(
+    model: Path, tmp_path: Path, lora: LoraSettings
+) -> None:
+    other = TorchBackend(model, settings(lora=lora), "cpu")
+    other.export(tmp_path)
+    other.save(tmp_path)
+    with pytest.raises(ConfigError):
+        TorchBackend(model, settings(), "cpu").load(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("failure", ["not_finite", "abandoned"])
+def test_a_step_that_fails_changes_nothing(model: Path, failure: str) -> None:
+    backend = TorchBackend(model, settings(), "cpu")
+    before = weights(backend)
+    good = policy_loss(LossSettings(), 6)
+    calls = iter([False, True, True, True])
+    if failure == "not_finite":
+        with pytest.raises(NonFinite):
+            backend.step(packed(drawn(6)), lambda t: good(t) * float("inf"), lambda: False)
+    else:
+        with pytest.raises(StepAbandoned):
+            backend.step(packed(drawn(6)), good, lambda: next(calls))
+    assert all(torch.equal(value, before[name]) for name, value in weights(backend).items())
+    fresh = TorchBackend(model, settings(), "cpu")
+    assert take(backend, drawn(6)).loss == take(fresh, drawn(6)).loss
+
+
+def test_gradients_are_clipped(model: Path) -> None:
+    config = settings(optimizer=OptimizerSettings(max_grad_norm=1e-3))
+    backend = TorchBackend(model, config, "cpu")
+    outcome = take(backend, drawn(6))
+    assert outcome.grad_norm > 1e-3
+    moments = [backend._optimizer.state[w]["exp_avg"] for w in backend._trained.values()]
+    # After one step the first moment is (1 - beta1) times the clipped gradient.
+    norm = math.sqrt(sum(float(m.square().sum()) for m in moments)) / 0.1
+    assert norm == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_models_it_cannot_reproduce_are_refused(model: Path) -> None:
+    with pytest.raises(ConfigError):
+        TorchBackend(model, settings(lora=LoraSettings(target_modules=("lm_head",))), "cpu")
+
+
+def test_learns_a_preference(model: Path) -> None:
+    """Replies of four tokens, liked when the last is below 32: from chance to 0.9 and more."""
+    config = settings(
+        optimizer=OptimizerSettings(lr=1e-2), micro_batch_tokens=4096,
+        loss=LossSettings(kl_coef=0.01, reference_length=4),
+    )  # fmt: skip
+    backend = TorchBackend(model, config, "cpu")
+    generator = torch.Generator().manual_seed(11)
+    baseline = Baseline()
+
+    def rollout(count: int) -> list[TrainingSample]:
+        prompts = torch.randint(0, VOCAB, (count, 3), generator=generator)
+        ids, log = prompts, []
+        with torch.no_grad():
+            for _ in range(4):
+                step = torch.log_softmax(backend._peft(ids).logits[:, -1], -1)
+                token = torch.multinomial(step.exp(), 1, generator=generator)
+                log.append(step.gather(-1, token))
+                ids = torch.cat([ids, token], 1)
+        return [
+            sample(
+                ids[row, :3].tolist(), ids[row, 3:].tolist(), temperature=1.0,
+                logprobs=torch.cat(log, 1)[row].tolist(),
+                score=1.0 if ids[row, -1] < 32 else -1.0,
+            )
+            for row in range(count)
+        ]  # fmt: skip
+
+    def liked(samples: Sequence[TrainingSample]) -> float:
+        return sum(one.score > 0 for one in samples) / len(samples)
+
+    assert 0.3 < liked(rollout(256)) < 0.7
+    for _ in range(40):
+        samples = rollout(32)
+        credit = binary(samples, baseline, config.credit)
+        baseline = credit.baseline
+        gains = [
+            (gain,) * len(one.sampled_ids)
+            for one, gain in zip(samples, credit.advantages, strict=True)
+        ]
+        batch = pack(samples, gains, vocab=VOCAB, budget=config.micro_batch_tokens)
+        backend.step(batch, policy_loss(config.loss, len(samples)), lambda: False)
+    assert liked(rollout(256)) >= 0.9
