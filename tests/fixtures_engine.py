@@ -63,9 +63,8 @@ class SglangProcess:
                 start_new_session=True,
             )
 
-    @property
-    def exited(self) -> bool:
-        return self._process.poll() is not None
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
@@ -101,7 +100,7 @@ async def sglang_process(
     engine = SglangEngine(EngineSettings(name="starting", url=process.url))
     try:
         try:
-            await wait_ready(engine, START_TIMEOUT_S)
+            await wait_ready(engine, START_TIMEOUT_S, alive=process.alive)
         except Exception:
             sys.stderr.write(process.tail())
             raise

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from gateway.device import Device
 from gateway.engine.base import Engine
-from gateway.errors import EngineError, EngineTimeout
+from gateway.errors import EngineError, EngineTimeout, EngineUnavailable
 from gateway.records import Generation, PolicyKind, PolicyRef, Sampling, new_id
 
 #: Import stand-ins for two wheels that cannot be had without CUDA.
@@ -109,10 +109,13 @@ def launch_command(
     return argv, env
 
 
-async def wait_ready(engine: Engine, timeout_s: float) -> float:
+async def wait_ready(
+    engine: Engine, timeout_s: float, *, alive: Callable[[], bool] = lambda: True
+) -> float:
     """Wait until an engine that is starting has sampled a token; the seconds it took.
 
-    `/health` is of no use: it blocks for 20 s while the engine is paused. Raises EngineTimeout.
+    `/health` is of no use: it blocks for 20 s while the engine is paused. Raises EngineTimeout,
+    and EngineUnavailable as soon as its process is not `alive`.
     """
     started = time.monotonic()
     last: EngineError | None = None
@@ -123,6 +126,10 @@ async def wait_ready(engine: Engine, timeout_s: float) -> float:
                     await engine.status()
                     await _probe(engine)
                 except EngineError as error:
+                    if not alive():
+                        raise EngineUnavailable(
+                            "the engine ended while it was starting", engine=engine.name
+                        ) from error
                     last = error
                     await asyncio.sleep(_POLL_S)
                 else:
