@@ -89,7 +89,7 @@ class Report:
         scores.set_ylabel("score")
         scores.grid(visible=True, alpha=0.3)
         if scores.get_legend_handles_labels()[0]:
-            scores.legend(loc="upper left", frameon=False)
+            scores.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
         asked = [row for row in self.rows if row.facts is not None]
         facts.plot(
             [row.version for row in asked],

@@ -13,10 +13,7 @@ from rich.table import Table
 from gateway.demo.claims import Claim
 from gateway.demo.measure import Score, VersionRow
 
-_COLUMNS = (
-    "version", "first turns", "mean score", "95 %", "reply tokens", "facts right", "lag",
-    "swap ms",
-)  # fmt: skip
+_COLUMNS = ("version", "turns", "score", "95 %", "tokens", "facts", "lag", "swap ms")
 
 
 def _number(value: float | None, form: str) -> str:
@@ -46,10 +43,15 @@ def _row(row: VersionRow) -> list[str]:
 
 
 def scores(rows: Sequence[VersionRow], control: Score, *, caption: str = "") -> Table:
-    """A line a version and one for the control arm."""
+    """A line a version and one for the control arm.
+
+    `turns` are judged first turns, `score` the mean of theirs, `tokens` of a reply's tokens, `lag`
+    the largest of what the version was trained on.
+    """
     table = Table(*_COLUMNS, caption=caption or None, caption_justify="left")
     for column in table.columns:
         column.justify = "right"
+        column.no_wrap = True
     for row in rows:
         table.add_row(*_row(row))
     table.add_row(*_cells("control", control, "-", "-", "-"), style="dim")
