@@ -18,6 +18,7 @@ from gateway.tokens.tokenizer import Tokenizer
 Retention = Literal["tool_cycle", "all"]
 
 _VARIANTS = 16
+_NOT_FAMILIES = ("auto", "custom", "default")
 
 
 class LibraryRenderer:
@@ -32,8 +33,11 @@ class LibraryRenderer:
     def __init__(
         self, tokenizer: Tokenizer, family: str, retention: Retention | None = None
     ) -> None:
-        config = renderers.config_from_name(family)
-        if config is None:
+        try:
+            config = renderers.config_from_name(family)
+        except ValueError:
+            config = None
+        if config is None or family in _NOT_FAMILIES:
             raise ConfigError(f"model.renderer: there is no renderer named {family!r}")
         self.name = family
         self._config = type(config)
