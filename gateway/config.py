@@ -89,6 +89,7 @@ class DatabaseSettings(Section):
     command_timeout_s: float = Field(10.0, gt=0)
     commit_timeout_s: float = Field(3.0, gt=0, description="then the turn goes to the spool")
     spool: Path = Field(Path("spool"), description="where turns wait while Postgres is away")
+    spool_bytes: Positive = Field(1 << 30, description="the most that may wait there")
 
 
 class SessionSettings(Section):

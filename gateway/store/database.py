@@ -103,7 +103,12 @@ class Database:
         """A pooled connection."""
         with unavailable():
             async with self.pool.acquire(timeout=self.settings.command_timeout_s) as connection:
-                yield cast("asyncpg.Connection", connection)
+                try:
+                    yield cast("asyncpg.Connection", connection)
+                except TimeoutError:
+                    # Giving it back would wait for the server's word, which may never come.
+                    connection.terminate()
+                    raise
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
@@ -111,17 +116,21 @@ class Database:
         async with self.acquire() as connection, connection.transaction():
             yield connection
 
-    async def fetch(self, sql: str, *values: object) -> list[asyncpg.Record]:
+    async def fetch(
+        self, sql: str, *values: object, timeout_s: float | None = None
+    ) -> list[asyncpg.Record]:
         async with self.acquire() as connection:
-            return await connection.fetch(sql, *values)
+            return await connection.fetch(sql, *values, timeout=timeout_s)
 
-    async def fetchrow(self, sql: str, *values: object) -> asyncpg.Record | None:
+    async def fetchrow(
+        self, sql: str, *values: object, timeout_s: float | None = None
+    ) -> asyncpg.Record | None:
         async with self.acquire() as connection:
-            return await connection.fetchrow(sql, *values)
+            return await connection.fetchrow(sql, *values, timeout=timeout_s)
 
-    async def fetchval(self, sql: str, *values: object) -> Any:
+    async def fetchval(self, sql: str, *values: object, timeout_s: float | None = None) -> Any:
         async with self.acquire() as connection:
-            return await connection.fetchval(sql, *values)
+            return await connection.fetchval(sql, *values, timeout=timeout_s)
 
     async def execute(self, sql: str, *values: object) -> str:
         async with self.acquire() as connection:

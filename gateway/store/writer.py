@@ -1,0 +1,281 @@
+"""Group commit without a timer, and what happens while Postgres is away.
+
+One task takes whatever is queued, writes it in one transaction and looks again: an idle system
+pays one commit a turn, a busy one a fraction of one. A batch that Postgres cannot take in time
+goes to the spool, and so does everything after it until the spool drains again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Self
+
+import asyncpg
+
+from gateway.errors import StoreError, StoreUnavailable
+from gateway.store.batch import Call, store
+from gateway.store.database import AWAY, Database
+from gateway.store.frames import Storable, decode, encode
+from gateway.store.spool import Spool
+from gateway.telemetry import get_logger
+
+log = get_logger(__name__)
+
+_BATCH_CALLS = 64
+_BATCH_BYTES = 8 * 1024 * 1024
+_MIN_BACKOFF_S = 0.1
+_MAX_BACKOFF_S = 5.0
+_TRIES = 3
+
+#: Postgres will refuse these rows however often they are sent.
+_BAD = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
+
+
+class TurnWriter:
+    """Makes turns durable, by `open`. One instance a process."""
+
+    def __init__(self, database: Database) -> None:
+        settings = database.settings
+        self._database = database
+        self._timeout_s = settings.commit_timeout_s
+        self._spool = Spool(settings.spool, max_bytes=settings.spool_bytes)
+        self._queue: deque[Call] = deque()
+        self._wake = asyncio.Event()
+        self._away = False
+        self._pending = asyncio.Event()
+        self._closing = False
+        self._connection: asyncpg.Connection | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, database: Database) -> Self:
+        """Start writing, and drain what an earlier process left in the spool."""
+        writer = cls(database)
+        if writer._spool.waiting():
+            writer._pending.set()
+        writer._tasks = [
+            asyncio.create_task(writer._write_on(), name="turn writer"),
+            asyncio.create_task(writer._drain_on(), name="spool drain"),
+        ]
+        return writer
+
+    @property
+    def spooling(self) -> bool:
+        """Whether Postgres is away and turns go to the spool."""
+        return self._away
+
+    async def commit(self, *records: Storable) -> None:
+        """Store records together; returns once they are durable, in Postgres or in the spool.
+
+        Raises StoreError for records that Postgres refuses, StoreUnavailable where the spool
+        cannot take them either.
+        """
+        if self._closing:
+            raise StoreUnavailable("the writer is closed")
+        call = Call(records, done=asyncio.get_running_loop().create_future())
+        assert call.done is not None
+        self._queue.append(call)
+        self._wake.set()
+        await call.done
+
+    async def close(self) -> None:
+        """Write what is queued. What is spooled stays there for the next start."""
+        self._closing = True
+        self._wake.set()
+        if self._tasks:
+            writing, draining = self._tasks
+            await writing
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+        self._spool.close()
+        if self._connection is not None:
+            with contextlib.suppress(*AWAY):
+                await self._connection.close(timeout=self._timeout_s)
+            self._disconnect()
+
+    async def _write_on(self) -> None:
+        while True:
+            await self._wake.wait()
+            if calls := self._take():
+                try:
+                    await self._make_durable(calls)
+                except Exception as error:
+                    # Whatever it was, it must end neither the task nor a caller's wait.
+                    log.exception("writer_failed", calls=len(calls))
+                    for call in calls:
+                        if not call.settled:
+                            call.settle(StoreError(f"the turn was not stored: {named(error)}"))
+            elif self._closing:
+                return
+            else:
+                self._wake.clear()
+
+    def _take(self) -> list[Call]:
+        calls: list[Call] = []
+        size = 0
+        while self._queue and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
+            calls.append(self._queue.popleft())
+            size += calls[-1].size
+        return calls
+
+    async def _make_durable(self, calls: Sequence[Call]) -> None:
+        """Settle every call, within the commit time-out and an fsync."""
+        if not self._away:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._write(calls)
+            except (StoreUnavailable, asyncpg.PostgresError, *AWAY) as error:
+                self._disconnect()
+                self._away = True
+                self._pending.set()
+                log.warning("postgres_away", error=named(error))
+        waiting = [call for call in calls if not call.settled]
+        if not waiting:
+            return
+        try:
+            payloads = [encode(call.records) for call in waiting]
+            await asyncio.to_thread(self._spool.append, payloads)
+        except StoreUnavailable as error:
+            log.error(  # noqa: TRY400 - the message says it all
+                "turns_not_durable", calls=len(waiting), error=error.message
+            )
+            for call in waiting:
+                call.settle(error)
+        else:
+            for call in waiting:
+                call.settle()
+            self._pending.set()
+
+    async def _write(self, calls: Sequence[Call]) -> None:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._database.connect()
+        queued = await write(self._connection, calls)
+        if queued:
+            # On its own: inside the transaction it would hold a lock of the whole cluster.
+            await self._connection.execute("SELECT pg_notify('nextstate_judge', '')")
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _drain_on(self) -> None:
+        backoff_s = _MIN_BACKOFF_S
+        while True:
+            await self._pending.wait()
+            self._pending.clear()
+            try:
+                await self._drain()
+            except (StoreError, asyncpg.PostgresError, *AWAY) as error:
+                log.debug("spool_waits", error=named(error))
+                self._pending.set()
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+            else:
+                backoff_s = _MIN_BACKOFF_S
+
+    async def _drain(self) -> None:
+        """Replay the spool in order, on a connection of its own; new turns pass it by."""
+        connection = await self._database.connect()
+        try:
+            # Not only up, but with the tables there.
+            await connection.execute("SELECT FROM turns LIMIT 0")
+            replayed = 0
+            for segment in await asyncio.to_thread(self._spool.segments):
+                with self._spool.draining(segment) as payloads:
+                    for start in range(0, len(payloads), _BATCH_CALLS):
+                        await self._replay(connection, payloads[start : start + _BATCH_CALLS])
+                replayed += len(payloads)
+                self._away = False
+            self._away = False
+            await connection.execute("SELECT pg_notify('nextstate_judge', '')")
+            log.info("spool_drained", calls=replayed)
+        finally:
+            connection.terminate()
+
+    async def _replay(self, connection: asyncpg.Connection, payloads: Sequence[bytes]) -> None:
+        calls: list[Call] = []
+        for payload in payloads:
+            try:
+                calls.append(Call(decode(payload)))
+            except StoreError as error:
+                log.error("spooled_turn_unreadable", error=error.message)  # noqa: TRY400
+                self._spool.reject(payload)
+        await write(connection, calls)
+        for call in calls:
+            if call.error is not None:
+                log.error("spooled_turn_refused", error=call.error.message)
+                self._spool.reject(encode(call.records))
+
+
+async def write(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
+    """One transaction for all calls; where a row is refused, one for each, and it fails alone.
+
+    Settles every call that it came to. Raises what asyncpg raises where Postgres is away.
+    """
+    try:
+        queued = await _transaction(connection, calls)
+    except _BAD:
+        queued = False
+        for call in calls:
+            queued |= await _alone(connection, call)
+    else:
+        for call in calls:
+            call.settle()
+    return queued
+
+
+async def _alone(connection: asyncpg.Connection, call: Call) -> bool:
+    """One call; a turn that breaks a rule for trainable ones is kept as an untrainable one."""
+    try:
+        queued = await _transaction(connection, [call])
+    except _BAD as error:
+        refused = StoreError(f"Postgres refuses the record: {named(error)}")
+    else:
+        call.settle()
+        return queued
+    if (lesser := call.untrainable()) is not None:
+        with contextlib.suppress(*_BAD):
+            queued = await _transaction(connection, [lesser])
+            log.warning("turn_untrainable", reason="length_mismatch", error=refused.message)
+            call.settle()
+            return queued
+    call.settle(refused)
+    return False
+
+
+async def _transaction(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
+    """Commit or roll back. A lost connection is left as it is, for nothing to wait on it."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(asyncpg.TransactionRollbackError):
+            return await _once(connection, calls)
+    return await _once(connection, calls)
+
+
+async def _once(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
+    await connection.execute("BEGIN")
+    try:
+        queued = await store(connection, calls)
+        await connection.execute("COMMIT")
+    except asyncpg.PostgresError:
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        raise
+    return queued
+
+
+def named(error: Exception) -> str:
+    """What went wrong, without the row: the server's detail quotes it."""
+    constraint = getattr(error, "constraint_name", None)
+    if constraint:
+        return f"{type(error).__name__} ({constraint})"
+    if isinstance(error, asyncpg.PostgresError):
+        return f"{type(error).__name__}: {error.args[0]}" if error.args else type(error).__name__
+    return str(error) or type(error).__name__
