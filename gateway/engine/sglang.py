@@ -17,7 +17,7 @@ import msgspec
 from gateway.config import EngineSettings
 from gateway.engine import codec
 from gateway.engine.base import EngineStatus
-from gateway.engine.stream import ChunkReader, weight_version
+from gateway.engine.chunks import ChunkReader, weight_version
 from gateway.errors import EngineRejected, EngineTimeout, EngineUnavailable
 from gateway.records import Chunk, Generation, PolicyKind, PolicyRef, new_id
 from gateway.telemetry import get_logger

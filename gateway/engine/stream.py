@@ -1,119 +1,151 @@
-"""From the events of one generation to chunks, exactly as sampled."""
+"""One generation, whichever engine serves it in the end."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import AsyncGenerator, Callable, Collection
+from dataclasses import replace
+from types import TracebackType
+from typing import Protocol, Self
+from uuid import UUID
 
-from gateway.engine.codec import Event, Reason, Span, logprob_values, refusal
-from gateway.errors import EngineUnavailable
-from gateway.records import Chunk, Finish, FinishReason, PolicyKind, PolicyRef, VersionSpan
+from gateway.engine.base import Engine
+from gateway.errors import EngineError, EngineOverloaded, EngineTimeout, EngineUnavailable
+from gateway.records import Chunk, Generation, PolicyRef
+from gateway.telemetry import get_logger
 
-_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+log = get_logger(__name__)
+
+#: Makes the request for the version that will serve it.
+Request = Callable[[PolicyRef], Generation]
 
 
-class ChunkReader:
-    """Turns events into chunks and keeps count, so that nothing is lost, doubled or padded.
+class Source(Protocol):
+    """Where engines come from: the pool."""
 
-    Ids or log-probabilities that do not fit are handed on as they came, and `Finish.detail` says
-    `ids_mismatch`, `logprob_mismatch` or `logprob_not_finite`.
+    async def next_engine(
+        self,
+        lineage_id: UUID,
+        session_key: str,
+        failed: Collection[str] = (),
+        last: EngineError | None = None,
+    ) -> tuple[Engine, PolicyRef]:
+        """The engine for the next attempt. Raises `last` where nothing is left to try."""
+        ...
+
+    def hold(self, policy: PolicyRef) -> Callable[[], None]: ...
+
+    def doubt(self, engine: Engine) -> None: ...
+
+
+class Stream:
+    """Iterate over its chunks; close it in every case. Closing early aborts the generation.
+
+    Until the first chunk another engine is tried when one fails, or the same one where there is
+    no other and it could not be reached. `engine` and `policy` are what serves it, known once it
+    has `started`.
     """
 
-    def __init__(self, policy: PolicyRef, engine: str) -> None:
-        self._policy = policy
-        self._engine = engine
-        self._seen = 0
-        self._detail: str | None = None
+    def __init__(
+        self, source: Source, request: Request, lineage_id: UUID, session_key: str, *, retries: int
+    ) -> None:
+        self._source = source
+        self._request = request
+        self._lineage_id, self._session_key = lineage_id, session_key
+        self._retries = retries
+        self._serving: tuple[Engine, PolicyRef] | None = None
+        self._chunks: AsyncGenerator[Chunk, None] | None = None
+        self._release: Callable[[], None] | None = None
+        self._first: Chunk | None = None
+        self._over = False
 
-    def read(self, event: Event) -> Chunk | None:
-        """The chunk that an event brings, None where it brings nothing.
+    @property
+    def started(self) -> bool:
+        """Whether the first chunk has come."""
+        return self._serving is not None
 
-        Raises the engine's refusal where the event is one and nothing was sampled before.
+    @property
+    def engine(self) -> Engine:
+        assert self._serving is not None, "the stream has not started"
+        return self._serving[0]
+
+    @property
+    def policy(self) -> PolicyRef:
+        assert self._serving is not None, "the stream has not started"
+        return self._serving[1]
+
+    async def start(self) -> None:
+        """Wait for the first chunk; iterating does so by itself.
+
+        Raises the last engine's error; EngineRejected without another attempt.
         """
-        if event.error is not None:
-            raise refusal(event.error.code or 500, event.error.message, self._engine)
-        meta = event.meta_info
-        reason = meta.finish_reason
-        if reason is not None and (reason.status_code or 0) >= 400:
-            return self._aborted(reason)
-        ids, entries = event.output_ids, meta.output_token_logprobs or []
-        if self._seen and len(ids) == meta.completion_tokens:
-            ids, entries = ids[self._seen :], entries[self._seen :]
-        self._seen += len(ids)
-        logprobs = logprob_values(entries)
-        if self._seen != meta.completion_tokens:
-            self._note("ids_mismatch")
-        if [token for _, token, _ in entries] != ids:
-            self._note("logprob_mismatch")
-        elif not all(map(math.isfinite, logprobs)):
-            self._note("logprob_not_finite")
-        finish = None
-        if reason is not None:
-            finish = Finish(
-                reason=_REASONS.get(reason.type, FinishReason.ABORT),
-                matched=reason.matched,
-                spans=self._spans(meta.weight_versions or []),
-                cached_tokens=meta.cached_tokens,
-                detail=self._detail or reason.message,
+        failed: set[str] = set()
+        last: EngineError | None = None
+        for attempt in range(self._retries + 1):
+            engine, policy = await self._source.next_engine(
+                self._lineage_id, self._session_key, failed, last
             )
-        if not ids and not logprobs and finish is None:
-            return None
-        return Chunk(ids=tuple(ids), logprobs=logprobs, finish=finish)
+            try:
+                await self._attempt(engine, policy, attempt)
+            except (EngineUnavailable, EngineOverloaded, EngineTimeout) as error:
+                log.warning("attempt_failed", engine=engine.name, error=error.message)
+                self._source.doubt(engine)
+                failed.add(engine.name)
+                last = error
+            else:
+                self._serving = engine, policy
+                return
+        assert last is not None
+        raise last
 
-    def _aborted(self, reason: Reason) -> Chunk:
-        """The engine gave up: a refusal at the start, an end without its last ids later on."""
-        message = reason.message or "the request was aborted"
-        if not self._seen:
-            raise refusal(reason.status_code or 500, message, self._engine)
-        return Chunk(
-            finish=Finish(
-                reason=FinishReason.ABORT,
-                spans=self._whole(),
-                detail=self._detail or message,
-            )
-        )
+    async def _attempt(self, engine: Engine, policy: PolicyRef, attempt: int) -> None:
+        generation = self._request(policy)
+        if attempt:
+            # The engine may still know the id of the attempt that failed.
+            generation = replace(generation, rid=f"{generation.rid}-{attempt}")
+        self._release = self._source.hold(policy)
+        self._chunks = engine.generate(generation)
+        try:
+            self._first = await anext(self._chunks)
+        except BaseException:
+            await self._end()
+            raise
 
-    def _note(self, detail: str) -> None:
-        self._detail = self._detail or detail
+    def __aiter__(self) -> Self:
+        return self
 
-    def _whole(self) -> tuple[VersionSpan, ...]:
-        if not self._seen:
-            return ()
-        return (VersionSpan(self._policy.version, 0, self._seen),)
+    async def __anext__(self) -> Chunk:
+        if self._over:
+            raise StopAsyncIteration
+        if not self.started:
+            await self.start()
+        if self._first is not None:
+            chunk, self._first = self._first, None
+            return chunk
+        assert self._chunks is not None
+        return await anext(self._chunks)
 
-    def _spans(self, spans: list[Span]) -> tuple[VersionSpan, ...]:
-        """Which version sampled which tokens.
+    async def aclose(self) -> None:
+        """Abort what still runs. Closing twice is no error."""
+        self._over = True
+        await self._end()
 
-        The engine's word where weights are swapped whole, the version that the request named
-        otherwise, because no field of the reply names an adapter.
-        """
-        if self._policy.kind is not PolicyKind.FULL:
-            return self._whole()
-        found = []
-        for span in spans:
-            version = parse_weight_version(span.version, self._policy)
-            if version is None:
-                self._note("version_unknown")
-                return ()
-            if span.end > span.start:
-                found.append(VersionSpan(version, span.start, span.end))
-        return tuple(found)
+    async def _end(self) -> None:
+        chunks, self._chunks = self._chunks, None
+        release, self._release = self._release, None
+        try:
+            if chunks is not None:
+                await chunks.aclose()
+        finally:
+            if release is not None:
+                release()
 
-    def ended(self) -> EngineUnavailable:
-        """The error for a stream that stopped before it finished."""
-        return EngineUnavailable(
-            f"the stream ended after {self._seen} tokens, before the generation did",
-            engine=self._engine,
-        )
+    async def __aenter__(self) -> Self:
+        return self
 
-
-def weight_version(policy: PolicyRef) -> str:
-    """The name by which an engine reports a full version."""
-    return f"{policy.lineage_id.hex}-v{policy.version}"
-
-
-def parse_weight_version(name: str, policy: PolicyRef) -> int | None:
-    """The version that a reported name means in the lineage of `policy`; `default` is the base."""
-    if name == "default":
-        return 0
-    lineage, _, number = name.rpartition("-v")
-    return int(number) if lineage == policy.lineage_id.hex and number.isdecimal() else None
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
