@@ -26,7 +26,8 @@ class ChildSpec:
     """What to run.
 
     `ready` returns once the process serves and is bounded by `ready_within_s`. `prepare` runs
-    before each start, in a thread. `tether` is off where the command ties itself to its parent.
+    before each start, in a thread. `without` says which inherited variables it is not to see.
+    `tether` is off where the command ties itself to its parent.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ChildSpec:
     ready: Callable[[], Awaitable[None]]
     ready_within_s: float
     environment: Mapping[str, str] = field(default_factory=dict)
+    without: Callable[[str], bool] = lambda _: False
     prepare: Callable[[], None] | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     grace_s: float = 15.0
@@ -132,11 +134,12 @@ class Child:
 
     def _spawn(self) -> None:
         command = list(self.spec.command())
+        inherited = {k: v for k, v in os.environ.items() if not self.spec.without(k)}
         try:
             with self.log.open("ab") as log:
                 self._process = subprocess.Popen(
                     tethered(command, signal="TERM") if self.spec.tether else command,
-                    env={**os.environ, **self.spec.environment, **self._mark},
+                    env={**inherited, **self.spec.environment, **self._mark},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

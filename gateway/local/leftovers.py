@@ -1,9 +1,9 @@
 """Finding and ending every process of a stack, however it was started or orphaned.
 
 Each child of a stack carries the stack's directory and the name of its run in `NEXTSTATE_STACK`,
-and so do all that it starts. `python -m gateway.local.leftovers HOME RUN GRACE` waits for the end of its
-standard input, which its parent holds open, and then ends what is left of that run: the parent
-may be killed in any way, and another run may have begun.
+and so do all that it starts. `python -m gateway.local.leftovers HOME RUN GRACE` waits for the end
+of its standard input, which its parent holds open, and then ends what is left of that run: the
+parent may be killed in any way, and another run may have begun.
 """
 
 from __future__ import annotations

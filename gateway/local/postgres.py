@@ -184,7 +184,10 @@ class EmbeddedPostgres:
         """Whether connections are accepted; milliseconds."""
         where = ["-h", str(self.socket_dir), "-p", str(self.port or _SOCKET_PORT)]
         probe = [str(self._bin / "pg_isready"), "-q", "-t", "5", *where]
-        return subprocess.run(probe, check=False, timeout=10).returncode == 0
+        try:
+            return subprocess.run(probe, check=False, timeout=10).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def clear_stale(self) -> None:
         """Remove the pid file of a server that is gone; wait for one that is going."""
@@ -211,6 +214,8 @@ class EmbeddedPostgres:
         return os.fsencode(self.cluster) in command
 
     def _claim(self) -> None:
+        if self._lock is not None:
+            return
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (self.home / "lock").open("w")
         try:

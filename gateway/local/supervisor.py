@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from gateway.errors import StackError
 from gateway.local.child import Child, ChildSpec, exit_code
 from gateway.local.leftovers import end_all, mark
+from gateway.local.state import ProcessState
 from gateway.telemetry import get_logger
 
 _log = get_logger(__name__)
@@ -29,16 +29,6 @@ class Backoff:
     first_s: float = 0.5
     most_s: float = 30.0
     steady_s: float = 60.0
-
-
-@dataclass(slots=True, kw_only=True)
-class ChildState:
-    """What is known of a process now."""
-
-    state: Literal["starting", "ready", "waiting"] = "starting"
-    pid: int | None = None
-    restarts: int = 0
-    reason: str | None = None
 
 
 class Supervisor:
@@ -57,7 +47,7 @@ class Supervisor:
         guard_grace_s: float = 10.0,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.states: dict[str, ChildState] = {}
+        self.states: dict[str, ProcessState] = {}
         self.hurry = asyncio.Event()
         self._home = home.absolute()
         self._logs = self._home / "logs"
@@ -79,7 +69,7 @@ class Supervisor:
         log = self._logs / f"{spec.name}.log"
         child = Child(spec, log=log, mark=mark(self._home, self._run))
         self._children.append(child)
-        state = self.states[spec.name] = ChildState()
+        state = self.states[spec.name] = ProcessState(state="starting")
         child.trim_log()
         await self._bring_up(child, state)
         self._tasks.append(asyncio.create_task(self._keep(child, state), name=spec.name))
@@ -116,7 +106,7 @@ class Supervisor:
         )
         self._tasks.append(asyncio.create_task(self._trim_logs(), name="logs"))
 
-    async def _bring_up(self, child: Child, state: ChildState) -> None:
+    async def _bring_up(self, child: Child, state: ProcessState) -> None:
         state.state = "starting"
         self._changed()
         started = time.monotonic()
@@ -126,7 +116,7 @@ class Supervisor:
         took = round(time.monotonic() - started, 2)
         _log.info("process_ready", process=child.spec.name, pid=child.pid, seconds=took)
 
-    async def _keep(self, child: Child, state: ChildState) -> None:
+    async def _keep(self, child: Child, state: ProcessState) -> None:
         failures = 0
         while True:
             if state.state == "ready":
