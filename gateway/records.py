@@ -174,7 +174,8 @@ class TurnRequest:
     """One call of an agent, whatever its dialect, checked and in one form.
 
     `session_name` and `declared_kind` are what the client says of itself; None where it is
-    silent, which is the normal case.
+    silent, which is the normal case. `turn_type` is the client's own word for the call, as sent.
+    `tool_choice` is `auto`, `none` (tools are shown, calls are text) or what the engine enforces.
     """
 
     dialect: str
@@ -184,10 +185,12 @@ class TurnRequest:
     tools: tuple[Mapping[str, Any], ...] = ()
     stream: bool = False
     include_usage: bool = False
+    tool_choice: str = "auto"
     choices: int = 1
     top_logprobs: int | None = None
     session_name: str | None = None
     declared_kind: TurnKind | None = None
+    turn_type: str = ""
     session_done: bool = False
     retry_count: int = 0
     idempotency_key: str | None = None
@@ -417,6 +420,25 @@ class Candidate:
     finish_reason: FinishReason
     continued: bool
     created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Which session and parent turn a request belongs to, and the rule that said so.
+
+    `session_id` None opens a session. The messages from `new_from` on follow the parent's reply
+    (all of them at a root). `branch_reason` is why the parent's ids cannot be extended, as far
+    as the messages tell, or why there is no parent; None is the normal case. `ambiguous`: other
+    turns matched as well. `beside_tools`: the session that was named has turns with tools.
+    """
+
+    session_id: UUID | None
+    parent: Candidate | None
+    rule: str
+    new_from: int = 0
+    branch_reason: str | None = None
+    ambiguous: bool = False
+    beside_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

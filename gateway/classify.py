@@ -1,0 +1,134 @@
+"""Main line or side call, and what the next state of the parent turn is. Pure.
+
+Only main-line turns are trained on. What cannot be known yet is `unknown`: served, held, and
+promoted to main once a later request extends it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.config import SessionSettings
+from gateway.errors import ConfigError
+from gateway.records import Message, Resolution, TurnKind, TurnRequest
+
+#: Patterns see at most this much of a message.
+_MATCHED_CHARACTERS = 20_000
+_CONTENT = ("system", "last_user")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a turn is, by which rule, and how sure that rule is (1 is said by the client)."""
+
+    kind: TurnKind
+    rule: str
+    confidence: float
+
+
+class Classifier:
+    """The rules of one deployment: the operator's patterns, then structure.
+
+    A pattern matches the client's word for the call (`X-Turn-Type`) and the client's name;
+    with `system:` or `last_user:` before it, the content of those messages instead.
+    Raises ConfigError for a pattern that is no regular expression.
+    """
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self._trainable = [_Pattern(text) for text in settings.trainable_patterns]
+        self._auxiliary = [_Pattern(text) for text in settings.auxiliary_patterns]
+
+    def classify(self, request: TurnRequest, resolution: Resolution) -> Kind:
+        """The kind of a request, before it is served."""
+        if request.declared_kind is not None:
+            return Kind(request.declared_kind, "declared", 1.0)
+        if any(pattern.matches(request) for pattern in self._trainable):
+            return Kind(TurnKind.MAIN, "trainable_pattern", 0.95)
+        if any(pattern.matches(request) for pattern in self._auxiliary):
+            return Kind(TurnKind.SIDE, "auxiliary_pattern", 0.95)
+        if resolution.parent is not None:
+            return _follower(request, resolution)
+        return _opener(request, resolution)
+
+
+def _follower(request: TurnRequest, resolution: Resolution) -> Kind:
+    parent = resolution.parent
+    assert parent is not None
+    if parent.kind is TurnKind.SIDE:
+        return Kind(TurnKind.SIDE, "extends_side", 0.8)
+    if resolution.new_from >= len(request.messages):
+        return Kind(TurnKind.UNKNOWN, "nothing_new", 0.5)
+    if resolution.branch_reason == "tools_changed" and not request.tools:
+        # Compaction and title calls look like this; so do some main lines, which go on.
+        return Kind(TurnKind.UNKNOWN, "extends_without_tools", 0.5)
+    return Kind(TurnKind.MAIN, "extends_chain", 0.7 if resolution.ambiguous else 0.9)
+
+
+def _opener(request: TurnRequest, resolution: Resolution) -> Kind:
+    replied = any(message["role"] == "assistant" for message in request.messages)
+    if not request.tools and not replied:
+        if resolution.beside_tools:
+            return Kind(TurnKind.SIDE, "one_shot_beside_tools", 0.7)
+        if request.sampling.grammar is not None:
+            return Kind(TurnKind.SIDE, "one_shot_with_schema", 0.6)
+    return Kind(TurnKind.UNKNOWN, "first_turn", 0.5)
+
+
+def promoted_by(resolution: Resolution, kind: Kind) -> bool:
+    """Whether a request shows that its parent, held as unknown, was on the main line."""
+    parent = resolution.parent
+    return parent is not None and parent.kind is TurnKind.UNKNOWN and kind.kind is TurnKind.MAIN
+
+
+def next_state_of(
+    request: TurnRequest, resolution: Resolution
+) -> tuple[tuple[Message, ...], str] | None:
+    """(every message that followed the parent's reply, who spoke), or None if nothing did.
+
+    All tool results count, not the last one. A person's word among them makes the role `user`.
+    Messages after a reply that is not ours do not follow from the parent.
+    """
+    if resolution.parent is None:
+        return None
+    following = _up_to_reply(request.messages[resolution.new_from :])
+    spoken = [message["role"] for message in following]
+    if not spoken:
+        return None
+    role = next((role for role in ("user", "tool") if role in spoken), spoken[0])
+    return following, role
+
+
+def _up_to_reply(messages: Sequence[Message]) -> tuple[Message, ...]:
+    roles = [message["role"] for message in messages]
+    end = roles.index("assistant") if "assistant" in roles else len(roles)
+    return tuple(messages[:end])
+
+
+class _Pattern:
+    def __init__(self, text: str) -> None:
+        where, colon, rest = text.partition(":")
+        self._where = where if colon and where in _CONTENT else None
+        try:
+            self._expression = re.compile(rest if self._where else text, re.IGNORECASE)
+        except re.error as error:
+            raise ConfigError(
+                f"session_awareness: {text!r} is no regular expression: {error}"
+            ) from None
+
+    def matches(self, request: TurnRequest) -> bool:
+        if self._where is None:
+            texts = [text for text in (request.turn_type, request.client) if text]
+        elif self._where == "system":
+            texts = [_text(m) for m in request.messages if m["role"] in ("system", "developer")]
+        else:
+            texts = [_text(m) for m in request.messages if m["role"] == "user"][-1:]
+        return any(self._expression.search(text) for text in texts)
+
+
+def _text(message: Message) -> str:
+    content = message.get("content")
+    if not isinstance(content, str):
+        content = "".join(part.get("text") or "" for part in content or ())
+    return content[:_MATCHED_CHARACTERS]

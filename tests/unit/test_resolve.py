@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.records import (
+    Candidate,
+    FinishReason,
+    Message,
+    Resolution,
+    Sampling,
+    TurnKind,
+    TurnRequest,
+)
+from gateway.resolve import (
+    Attempt,
+    NamedSession,
+    chain,
+    head_hash,
+    prefixes,
+    request_hash,
+    resolve,
+    retry_of,
+    seed,
+)
+
+KEY, A, B, NAMED = (UUID(int=n) for n in range(1, 5))
+START = seed(KEY, "m")
+USER: Message = {"role": "user", "content": "What is the weather?"}
+TOOLS = ({"type": "function", "function": {"name": "f"}},)
+
+
+def call(id_: str = "call_1", name: str = "f", arguments: str = '{"a": 1, "b": [2]}') -> Any:
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def said(content: Any = "Sunny.", **more: Any) -> Message:
+    return {"role": "assistant", "content": content, **more}
+
+
+def hash_of(*messages: Message) -> bytes:
+    return chain(messages, START)[-1]
+
+
+def test_the_chain_is_what_its_definition_says() -> None:
+    start = hashlib.sha256(KEY.bytes + b"m").digest()
+    assert start == START
+    form = msgspec.msgpack.encode(["user", None, "What is the weather?", [], None])
+    assert chain([USER], START) == [hashlib.sha256(start + form).digest()]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (said("Sunny."), {"content": "Sunny.", "role": "assistant"}),
+        (said("Sunny."), said("Sunny. \n")),
+        (said("Sunny."), said([{"type": "text", "text": "Sun"}, {"type": "text", "text": "ny."}])),
+        (said("Sunny."), said("Sunny.", tool_calls=[])),
+        (said("Sunny."), said("Sunny.", tool_calls=None, function_call=None, audio=None)),
+        (said("Sunny."), said("Sunny.", reasoning_content="Hm.", anything={"x": 1})),
+        (said("Sunny."), said([{"type": "text", "text": "Sunny.", "cache_control": {"t": 1}}])),
+        (said(None, tool_calls=[call()]), said("", tool_calls=[call()])),
+        (said(None, tool_calls=[call()]), {"role": "assistant", "tool_calls": [call()]}),
+        (said(None, tool_calls=[call()]), said([], tool_calls=[call()])),
+        (said(None, tool_calls=[call()]), said(None, tool_calls=[call("call1")])),
+        (
+            said(None, tool_calls=[call()]),
+            said(None, tool_calls=[call(arguments='{"b":[2.0],"a":1}')]),
+        ),
+        (
+            said(None, tool_calls=[call(arguments='{"a": "\\u00e9"}')]),
+            said(None, tool_calls=[call(arguments='{"a":"é"}')]),
+        ),
+        (
+            said(None, tool_calls=[call(arguments="")]),
+            said(None, tool_calls=[call(arguments="{}")]),
+        ),
+        (
+            said(None, tool_calls=[call(arguments="not json")]),
+            said(None, tool_calls=[call(arguments=" not json\n")]),
+        ),
+    ],
+)
+def test_harmless_differences_are_none(one: Message, other: Message) -> None:
+    assert hash_of(USER, one) == hash_of(USER, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (said("Sunny."), said("sunny.")),
+        (said("Sunny."), said(" Sunny.")),
+        (said("Sunny."), {"role": "user", "content": "Sunny."}),
+        (said("Sunny."), said("Sunny.", tool_calls=[call()])),
+        (said("", tool_calls=[call()]), said("", tool_calls=[call(name="g")])),
+        (said("", tool_calls=[call()]), said("", tool_calls=[call(), call("call_2")])),
+        (
+            said("", tool_calls=[call(arguments='{"a": 1}')]),
+            said("", tool_calls=[call(arguments='{"a": "1"}')]),
+        ),
+        (
+            said("", tool_calls=[call(arguments='{"a": true}')]),
+            said("", tool_calls=[call(arguments='{"a": 1}')]),
+        ),
+        (
+            said("", tool_calls=[call(arguments="[1, 2]")]),
+            said("", tool_calls=[call(arguments="[2, 1]")]),
+        ),
+        ({"role": "user", "content": "a", "name": "x"}, {"role": "user", "content": "a"}),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]},
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "b"}}]},
+        ),
+    ],
+)
+def test_differences_in_meaning_are_kept(one: Message, other: Message) -> None:
+    assert hash_of(USER, one) != hash_of(USER, other)
+
+
+def results(first: str, second: str, *, swapped: bool = False) -> list[Message]:
+    ids = (second, first) if swapped else (first, second)
+    return [
+        USER,
+        said(None, tool_calls=[call(first), call(second, arguments='{"a": 2}')]),
+        {"role": "tool", "tool_call_id": ids[0], "content": "x"},
+        {"role": "tool", "tool_call_id": ids[1], "content": "y"},
+    ]
+
+
+def test_call_ids_count_by_their_position() -> None:
+    assert chain(results("call_a", "call_b"), START) == chain(results("calla", "callb"), START)
+    assert hash_of(*results("a", "b")) != hash_of(*results("a", "b", swapped=True))
+
+
+def test_ids_used_again_do_not_confuse_results() -> None:
+    twice = [*results("a", "b"), said("", tool_calls=[call("a"), call("c")])]
+    one = hash_of(*twice, {"role": "tool", "tool_call_id": "a", "content": "z"})
+    other = hash_of(*twice, {"role": "tool", "tool_call_id": "c", "content": "z"})
+    assert one != other
+
+
+def test_system_messages_are_left_out() -> None:
+    system: Message = {"role": "system", "content": "It is 10:31."}
+    hashes = chain([system, USER, {"role": "developer", "content": "x"}, said()], START)
+    assert hashes[0] == START
+    assert hashes[1] == hashes[2] == hash_of(USER)
+    assert hashes[3] == hash_of(USER, said())
+
+
+def test_keys_and_models_have_chains_of_their_own() -> None:
+    starts = {seed(KEY, "m"), seed(A, "m"), seed(KEY, "n")}
+    assert len({chain([USER], start)[-1] for start in starts}) == 3
+
+
+def test_prefixes_end_in_replies_and_come_deepest_first() -> None:
+    messages = [USER, said("a"), USER, said("b"), USER]
+    hashes = chain(messages, START)
+    assert [(prefix.hash, prefix.message_count) for prefix in prefixes(messages, START)] == [
+        (hashes[3], 4),
+        (hashes[1], 2),
+    ]
+    assert prefixes([USER], START) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-9, 9)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    ),
+)
+def test_arguments_written_again_match(value: Any) -> None:
+    compact = json.dumps({"v": value, "a": 1}, separators=(",", ":"))
+    spaced = json.dumps({"a": 1, "v": value}, ensure_ascii=False, indent=1)
+    one, other = (said("", tool_calls=[call(arguments=text)]) for text in (compact, spaced))
+    assert hash_of(one) == hash_of(other)
+
+
+def test_arguments_nested_without_end_are_text() -> None:
+    deep = "[" * 50_000
+    assert hash_of(said("", tool_calls=[call(arguments=deep)])) != hash_of(
+        said("", tool_calls=[call(arguments=deep + "[")])
+    )
+    closed = "[" * 900 + "]" * 900
+    assert hash_of(said("", tool_calls=[call(arguments=closed)])) != hash_of(said())
+
+
+def test_long_histories_have_a_prefix_for_every_reply() -> None:
+    found = prefixes([USER, said("x" * 100)] * 2_000, START)
+    assert len({prefix.hash for prefix in found}) == 2_000
+    assert (found[0].message_count, found[-1].message_count) == (4_000, 2)
+
+
+def test_request_and_head_hashes_tell_what_changed() -> None:
+    assert request_hash([{"role": "user", "content": "a"}], ()) == request_hash(
+        [{"content": "a", "role": "user"}], ()
+    )
+    assert request_hash([USER], ()) != request_hash([USER], TOOLS)
+    assert request_hash([said("a")], ()) != request_hash([said("a ")], ())
+    plain = head_hash([{"role": "system", "content": "s"}, USER], ())
+    assert len(plain) == 32
+    assert head_hash([{"role": "developer", "content": "s"}], TOOLS)[:16] == plain[:16]
+    assert head_hash([{"role": "system", "content": "s"}], TOOLS)[16:] != plain[16:]
+    assert head_hash([{"role": "system", "content": "t"}], ())[:16] != plain[:16]
+
+
+HISTORY: tuple[Message, ...] = (USER, said("a"), USER, said("b"), USER)
+
+
+def request(messages: Sequence[Message] = HISTORY, **more: Any) -> TurnRequest:
+    return TurnRequest(
+        dialect="openai_chat", model="m", messages=tuple(messages), sampling=Sampling(), **more
+    )
+
+
+def turn(
+    depth: int,
+    *,
+    session: UUID = A,
+    number: int = 10,
+    continued: bool = False,
+    finish: FinishReason = FinishReason.STOP,
+    tools: Sequence[Any] = (),
+    system: str | None = None,
+    messages: Sequence[Message] = HISTORY,
+) -> Candidate:
+    head: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    return Candidate(
+        turn_id=UUID(int=number),
+        session_id=session,
+        lineage_id=B,
+        key_id=KEY,
+        chain_hash=chain(messages[:depth], START)[-1],
+        depth=depth // 2,
+        message_count=depth,
+        kind=TurnKind.UNKNOWN,
+        tools_hash=head_hash(head, tools),
+        finish_reason=finish,
+        continued=continued,
+        created_at=float(number),
+    )
+
+
+def decide(
+    *candidates: Candidate, named: NamedSession | None = None, ask: TurnRequest | None = None
+) -> Resolution:
+    ask = ask or request()
+    found = prefixes(ask.messages, START)
+    return resolve(ask, found=found, named=named, candidates=candidates)
+
+
+def test_nothing_stored_is_a_new_session() -> None:
+    assert decide() == Resolution(session_id=None, parent=None, rule="new")
+
+
+def test_the_deepest_prefix_is_the_parent() -> None:
+    deep, shallow = turn(4, number=11), turn(2, number=12, continued=True)
+    found = decide(shallow, deep)
+    assert (found.parent, found.session_id, found.rule) == (deep, A, "prefix")
+    assert (found.new_from, found.branch_reason, found.ambiguous) == (4, None, False)
+
+
+def test_of_equal_turns_the_one_not_continued_is_the_parent() -> None:
+    taken, free = turn(4, session=A, continued=True, number=12), turn(4, session=B, number=11)
+    found = decide(taken, free)
+    assert (found.parent, found.session_id, found.ambiguous) == (free, B, False)
+
+
+def test_two_free_turns_are_marked_ambiguous() -> None:
+    found = decide(turn(4, session=A, number=11), turn(4, session=B, number=12))
+    assert (found.session_id, found.ambiguous) == (B, True)
+
+
+def test_equal_turns_all_continued_are_never_merged() -> None:
+    found = decide(
+        turn(4, session=A, continued=True), turn(4, session=B, continued=True, number=11)
+    )
+    assert found == Resolution(
+        session_id=None,
+        parent=None,
+        rule="ambiguous_prefix",
+        branch_reason="ambiguous",
+        ambiguous=True,
+    )
+
+
+def test_a_single_turn_continued_twice_is_a_branch_of_its_session() -> None:
+    found = decide(turn(4, continued=True))
+    assert (found.session_id, found.rule, found.branch_reason) == (A, "prefix_branch", None)
+
+
+def test_the_same_system_prompt_tells_equal_turns_apart() -> None:
+    ask = request([{"role": "system", "content": "two"}, *HISTORY])
+    one, two = turn(4, session=A, system="one", number=12), turn(4, session=B, system="two")
+    found = decide(one, two, ask=ask)
+    assert (found.parent, found.ambiguous, found.branch_reason) == (two, False, None)
+    assert found.new_from == 5
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (turn(2), "history_edited"),
+        (turn(4, finish=FinishReason.LENGTH), "parent_truncated"),
+        (turn(4, finish=FinishReason.ABORT), "parent_truncated"),
+        (turn(4, system="10:30"), "system_changed"),
+        (turn(4, tools=TOOLS), "tools_changed"),
+        (turn(4, finish=FinishReason.TOOL_CALLS), None),
+    ],
+)
+def test_why_a_parent_cannot_be_extended(candidate: Candidate, reason: str | None) -> None:
+    assert decide(candidate).branch_reason == reason
+
+
+def test_a_named_session_looks_only_inside_itself() -> None:
+    named = NamedSession(id=NAMED, turns=3)
+    outside, inside = turn(4, session=A), turn(2, session=NAMED, number=9)
+    found = decide(outside, inside, named=named)
+    assert (found.parent, found.session_id, found.rule) == (inside, NAMED, "named_prefix")
+    assert decide(outside, named=named) == Resolution(
+        session_id=NAMED, parent=None, rule="named", branch_reason="history_edited"
+    )
+
+
+def test_a_named_session_takes_branches_and_new_roots() -> None:
+    named = NamedSession(id=NAMED, turns=3, has_tools=True)
+    one, two = (turn(4, session=NAMED, continued=True, number=n) for n in (11, 12))
+    found = decide(one, two, named=named)
+    assert (found.parent, found.rule) == (two, "named_prefix_branch")
+    assert decide(named=named, ask=request([USER])) == Resolution(
+        session_id=NAMED, parent=None, rule="named", branch_reason="new_root", beside_tools=True
+    )
+
+
+def test_an_unknown_name_opens_a_session() -> None:
+    found = decide(turn(4), named=NamedSession(id=None))
+    assert found == Resolution(session_id=None, parent=None, rule="named")
+
+
+@pytest.mark.parametrize(
+    ("delivered", "key", "ask", "at", "is_retry"),
+    [
+        (True, None, {}, 10.0, False),
+        (True, None, {"retry_count": 1}, 10.0, True),
+        (True, None, {"retry_count": 1}, 10_000.0, False),
+        (False, None, {}, 10.0, True),
+        (True, "k", {"idempotency_key": "k"}, 10.0, True),
+        (True, "k", {"idempotency_key": "other"}, 10.0, False),
+        (True, None, {"idempotency_key": None}, 10.0, False),
+    ],
+)
+def test_a_retry_needs_more_than_an_equal_body(
+    *, delivered: bool, key: str | None, ask: dict[str, Any], at: float, is_retry: bool
+) -> None:
+    digest = request_hash([USER], ())
+    attempt = Attempt(
+        turn_id=A, request_hash=digest, idempotency_key=key, delivered=delivered, created_at=5.0
+    )
+    assert retry_of(request([USER], **ask), digest, [attempt], at) == (A if is_retry else None)
+    other = request_hash([USER, USER], ())
+    assert retry_of(request([USER], retry_count=1), other, [attempt], at) is None
