@@ -113,8 +113,8 @@ class TrainerSettings(Settings):
     @model_validator(mode="after")
     def _window_bounds(self) -> TrainerSettings:
         """B <= W < (η + 1) * B, so that a window never holds what has to be dropped."""
-        if not self.batch <= self.window < max((self.freshness.max_lag + 1) * self.batch, 2):
-            raise ValueError("trainer.window must be in [batch, (freshness.max_lag + 1) * batch)")
+        if not self.batch <= self.window <= self._widest:
+            raise ValueError(f"trainer.window must be in [{self.batch}, {self._widest}]")
         if self.trainer.min_batch > self.batch:
             raise ValueError("trainer.min_batch must not exceed the batch")
         return self
@@ -127,8 +127,12 @@ class TrainerSettings(Settings):
     @property
     def window(self) -> int:
         """W, by default twice the batch where η allows it."""
-        bound = (self.freshness.max_lag + 1) * self.batch - 1
-        return self.trainer.window or max(self.batch, min(2 * self.batch, bound))
+        return self.trainer.window or min(2 * self.batch, self._widest)
+
+    @property
+    def _widest(self) -> int:
+        # At η = 0 nothing may wait for a second version, and the window is the batch.
+        return max(self.batch, (self.freshness.max_lag + 1) * self.batch - 1)
 
     @property
     def model_directory(self) -> Path:

@@ -263,7 +263,7 @@ def _load(model: Path, config: TrainerConfig, device: Device) -> Any:
     """The frozen model in the configured precision."""
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     default = torch.bfloat16 if device == "cuda" else torch.float32
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     causal: Any = AutoModelForCausalLM.from_pretrained(
         str(model), dtype=kinds.get(config.dtype, default), local_files_only=True
     )

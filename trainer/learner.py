@@ -1,0 +1,127 @@
+"""The policy that is being trained, with all that a checkpoint of it holds. Blocking."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gateway.errors import NonFinite
+from gateway.records import PolicyRef, TrainingSample
+from trainer.backends.base import Backend, Probe
+from trainer.checkpoint import Written, verify, verify_state, write_version
+from trainer.config import TrainerConfig
+from trainer.credit import Baseline, binary
+from trainer.losses import measure, policy_loss
+from trainer.packing import pack
+from trainer.publish import Proof
+
+_STATE = "learner.json"
+
+
+class Learner:
+    """One back end, its baseline and its probe sequences.
+
+    `version` is the one that is in memory, None while it is none that was ever written.
+    """
+
+    def __init__(self, backend: Backend, config: TrainerConfig, root: Path) -> None:
+        self._backend, self._config, self._root = backend, config, root
+        self._baseline = Baseline()
+        self._probes = _random_probes(backend.vocab_size)
+        self.version: int | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._backend.vocab_size
+
+    def restore(self, policy: PolicyRef, checkpoint: str | None) -> None:
+        """Continue from a version that Postgres names; version 0 is the base model.
+
+        Raises CheckpointCorrupt, and ConfigError where these settings cannot train it.
+        """
+        if self.version == policy.version:
+            return
+        self.version = None
+        if policy.uri is None or checkpoint is None:
+            self._backend.reset()
+            self._baseline, self._probes = Baseline(), _random_probes(self.vocab_size)
+        else:
+            weights = verify(policy.uri, policy.checksum or "")
+            state = verify_state(checkpoint)
+            self._backend.load(weights, state)
+            saved: dict[str, Any] = json.loads((state / _STATE).read_text())
+            self._baseline = Baseline.restore(saved["baseline"])
+            self._probes = tuple(Probe(tuple(ids), start) for ids, start in saved["probes"])
+        self.version = policy.version
+
+    def train(
+        self, samples: Sequence[TrainingSample], cancelled: Callable[[], bool]
+    ) -> dict[str, float]:
+        """One step; its metrics. Raises NonFinite or StepAbandoned, then nothing has changed."""
+        config, started = self._config, time.perf_counter()
+        credit = binary(samples, self._baseline, config.credit)
+        batch = pack(
+            samples,
+            [
+                (advantage,) * len(sample.sampled_ids)
+                for sample, advantage in zip(samples, credit.advantages, strict=True)
+            ],
+            vocab=self.vocab_size,
+            budget=config.micro_batch_tokens,
+        )
+        outcome = self._backend.step(batch, policy_loss(config.loss, len(samples)), cancelled)
+        self.version = None
+        self._baseline = credit.baseline
+        settings = config.publish
+        self._probes = tuple(
+            _probe(sample, settings.probe_tokens) for sample in samples[: settings.probe_sequences]
+        )
+        scores = [sample.score for sample in samples]
+        return measure(config.loss, outcome.tokens) | {
+            "loss": outcome.loss,
+            "grad_norm": outcome.grad_norm,
+            "lr": outcome.lr,
+            "samples": float(len(samples)),
+            "score_mean": fmean(scores),
+            "positive": sum(score > 0 for score in scores) / len(scores),
+            "advantage_mean": fmean(credit.advantages),
+            "reply_tokens": batch.tokens / len(samples),
+            "train_s": time.perf_counter() - started,
+        }
+
+    def proof(self) -> Proof:
+        """What an engine that serves this policy must compute. Raises NonFinite."""
+        scores = self._backend.score(self._probes)
+        if not all(math.isfinite(value) for score in scores for value in score):
+            raise NonFinite("the new policy gives log-probabilities that are not finite")
+        return Proof(probes=self._probes, expected=tuple(tuple(score) for score in scores))
+
+    def write(self, version: int) -> Written:
+        """Write what is in memory as `version`. Raises OSError."""
+        written = write_version(self._root, version, self._backend.export, self._save)
+        self.version = version
+        return written
+
+    def _save(self, directory: Path) -> None:
+        self._backend.save(directory)
+        saved = {
+            "baseline": self._baseline.dump(),
+            "probes": [[list(probe.ids), probe.start] for probe in self._probes],
+        }
+        (directory / _STATE).write_text(json.dumps(saved))
+
+
+def _probe(sample: TrainingSample, limit: int) -> Probe:
+    """The start of a sample that was just trained on: where the new policy differs most."""
+    ids = (*sample.prompt_ids, *sample.sampled_ids)[:limit]
+    return Probe(tuple(ids), max(1, min(len(sample.prompt_ids), len(ids) // 2)))
+
+
+def _random_probes(vocab: int) -> tuple[Probe, ...]:
+    """Ids spread over the vocabulary, for a policy that was trained on nothing yet."""
+    return (Probe(tuple(7919 * place % vocab for place in range(1, 17)), 1),)

@@ -1,0 +1,162 @@
+"""The training loop.
+
+    claim -> train -> write aside -> advance -> publish
+      |        |          |             |          |
+      |        |          |             |          `- engines; then Postgres: this one is live
+      |        |          |             `- one transaction, fenced by the epoch: names the
+      |        |          |                checkpoint and consumes the samples
+      |        |          `- a directory that nothing names yet
+      |        `- in memory
+      `- a lease that ends with the leader
+
+Killed before `advance`, the samples are ready again and the directory is garbage; killed after
+it, the next leader finds a candidate and publishes or refuses it. The loop waits for its lead,
+for samples, and for an engine that answers; nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from uuid import UUID
+
+from gateway.errors import NonFinite, NotLeader, StoreError, TrainerError
+from gateway.records import PolicyKind, PolicyRef, StepRecord, new_id
+from gateway.store.policies import PolicyStore
+from gateway.store.samples import SampleStore
+from gateway.telemetry import get_logger
+from trainer.backends.base import StepAbandoned
+from trainer.compute import Compute
+from trainer.config import TrainerConfig
+from trainer.delivery import Delivery, within
+from trainer.learner import Learner
+from trainer.sampling import Claim, Sampler
+
+log = get_logger(__name__)
+
+
+class Trainer:
+    """Trains one lineage for as long as it leads it. `stop` and `wake` are set from outside."""
+
+    def __init__(
+        self,
+        lineage_id: UUID,
+        *,
+        config: TrainerConfig,
+        samples: SampleStore,
+        policies: PolicyStore,
+        sampler: Sampler,
+        learner: Learner,
+        delivery: Delivery,
+        compute: Compute,
+        stop: asyncio.Event,
+        wake: asyncio.Event,
+    ) -> None:
+        self._lineage_id, self._config = lineage_id, config
+        self._samples, self._policies, self._sampler = samples, policies, sampler
+        self._learner, self._delivery, self._compute = learner, delivery, compute
+        self._stop, self._wake = stop, wake
+        self._failures = 0
+        self.report: dict[str, object] = {"leads": False}
+
+    async def run(self) -> None:
+        """Lead where nobody does, until `stop`.
+
+        Raises TrainerError after too many failed steps in a row, and ConfigError.
+        """
+        while not self._stop.is_set():
+            try:
+                await self._contend()
+            except (NotLeader, StoreError) as error:
+                log.warning("lead_lost", lineage=str(self._lineage_id), error=error.message)
+            await within(self._config.poll_s, self._stop)
+
+    async def _contend(self) -> None:
+        leadership = await self._policies.become_leader(self._lineage_id)
+        if leadership is None:
+            return
+        epoch = leadership.epoch
+        log.info("leads", lineage=str(self._lineage_id), epoch=epoch)
+        try:
+            await self._samples.release(self._lineage_id, epoch)
+            live = await self._delivery.resume(epoch)
+            while not self._stop.is_set() and await leadership.still_leader():
+                self.report = {"leads": True, "epoch": epoch, "live": live.version}
+                live = await self._round(epoch, live)
+            await self._samples.release(self._lineage_id, epoch)
+        finally:
+            self.report = {"leads": False}
+            await leadership.release()
+
+    async def _round(self, epoch: int, live: PolicyRef) -> PolicyRef:
+        """One version, or a wait for samples; the version that is live then."""
+        self._wake.clear()
+        claim = await self._sampler.claim(epoch, live.version, time.time())
+        if claim is None:
+            if not self._stop.is_set():
+                await within(self._config.poll_s, self._wake)
+            return live
+        try:
+            candidate = await self._step(epoch, live, claim)
+        except StepAbandoned:
+            return live
+        except (NonFinite, OSError) as error:
+            await self._failed(epoch, claim, error)
+            return await self._delivery.resume(epoch)
+        self._failures = 0
+        return await self._delivery.publish(epoch, live, candidate)
+
+    async def _step(self, epoch: int, live: PolicyRef, claim: Claim) -> PolicyRef:
+        """Train on a claim; the candidate that Postgres names then."""
+        started = time.time()
+        metrics = await self._compute.run(
+            lambda: self._learner.train(claim.samples, self._stop.is_set)
+        )
+        version = await self._policies.allocate_version(self._lineage_id, epoch)
+        written = await self._compute.run(lambda: self._learner.write(version))
+        candidate = PolicyRef(
+            lineage_id=self._lineage_id,
+            version=version,
+            kind=PolicyKind.LORA,
+            uri=written.uri,
+            checksum=written.checksum,
+        )
+        ended = time.time()
+        await self._policies.advance(
+            StepRecord(
+                id=new_id(),
+                lineage_id=self._lineage_id,
+                epoch=epoch,
+                from_version=live.version,
+                to_version=version,
+                policy=candidate,
+                checkpoint=written.state,
+                sample_ids=claim.ids,
+                lags=claim.lags,
+                metrics=metrics,
+                started_at=started,
+                ended_at=ended,
+            )
+        )
+        log.info(
+            "trained",
+            policy_version=version,
+            from_version=live.version,
+            lag_max=max(claim.lags),
+            seconds=round(ended - started, 3),
+            **{name: round(value, 6) for name, value in metrics.items()},
+        )
+        return candidate
+
+    async def _failed(self, epoch: int, claim: Claim, error: Exception) -> None:
+        """Samples that break a step would break the next: they are dropped. A full disk passes."""
+        self._failures += 1
+        log.error("step_failed", error=str(error), failures=self._failures)
+        if isinstance(error, NonFinite):
+            await self._samples.drop(
+                self._lineage_id, epoch, list(claim.ids), "not_finite", list(claim.lags)
+            )
+        await self._samples.release(self._lineage_id, epoch)
+        if self._failures >= self._config.max_failures:
+            raise TrainerError(f"{self._failures} steps in a row failed, the last: {error}")
+        await within(self._config.poll_s, self._stop)
