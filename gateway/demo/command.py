@@ -1,0 +1,110 @@
+"""`nextstate demo`: start the stack in a directory of its own, run, show, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from pathlib import Path
+
+from rich.console import Console
+
+from gateway.config import load
+from gateway.demo import arms, table
+from gateway.demo.crowd import Crowd, Pace
+from gateway.demo.loop import FULL, QUICK, Demo, Plan
+from gateway.demo.questions import EVERYDAY
+from gateway.demo.readings import Reader
+from gateway.demo.report import Report
+from gateway.demo.users import USERS, Manner
+from gateway.errors import StackError
+from gateway.local import state
+from gateway.local.config import LocalSettings
+from gateway.local.stack import Stack
+from gateway.store.database import Database
+
+
+def demo(*, quick: bool, out: Path, console: Console) -> int:
+    """Run the demo; 0 where every claim held, else 1. Raises what the stack and store raise."""
+    plan = QUICK if quick else FULL
+    report = asyncio.run(_in_a_stack(plan, out, console))
+    report.write(out)
+    console.print(table.scores(report.rows, report.control))
+    console.print(table.verdicts(report.claims))
+    console.print(
+        f"{report.wall_s:.0f} s, {report.tally.requests} requests. "
+        f"Written: {out / 'report.json'}, {out / 'report.png'}",
+        highlight=False,
+    )
+    failed = [claim.name for claim in report.claims if not claim.held]
+    if failed:
+        console.print(f"Not shown by this run: {', '.join(failed)}.", style="bold red")
+    return 1 if failed else 0
+
+
+async def _in_a_stack(plan: Plan, out: Path, console: Console) -> Report:
+    settings = _settings(out / "stack", plan)
+    _empty(settings.home)
+    stack = Stack(settings, say=lambda step: console.print(f"{step} …", style="dim"))
+    await stack.start()
+    try:
+        return await _run(plan, stack, console)
+    finally:
+        await stack.stop()
+
+
+def _settings(home: Path, plan: Plan) -> LocalSettings:
+    """What the environment says, at a port that is free, with the plan's batch."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return load(
+        LocalSettings,
+        local={"home": home},
+        gateway={"host": "127.0.0.1", "port": port},
+        freshness={"batch": plan.batch},
+    )
+
+
+def _empty(home: Path) -> None:
+    """Remove what an earlier run left. Raises StackError where it still runs."""
+    if state.running(home):
+        raise StackError(f"a demo already runs in {home}")
+    try:
+        if home.exists():
+            shutil.rmtree(home)
+    except OSError as error:
+        raise StackError(f"cannot empty {home}: {error.strerror}") from error
+
+
+async def _run(plan: Plan, stack: Stack, console: Console) -> Report:
+    settings = stack.settings
+    base_model = Path(settings.model.path or "").name
+    database = await Database.open(
+        settings.database, settings.database_url, application="nextstate-demo"
+    )
+    try:
+        async with arms.opened(
+            database,
+            url=stack.url,
+            base_model=base_model,
+            names=[user.name for user in USERS],
+        ) as opened:
+            with table.Progress(console) as progress:
+                return await Demo(
+                    plan=plan,
+                    reader=Reader(database, opened.trained, opened.control),
+                    crowd=Crowd(
+                        users=USERS,
+                        clients=opened.people,
+                        questions=EVERYDAY,
+                        manner=Manner(model=settings.model.name),
+                        pace=Pace(batch=plan.batch, share=plan.control_share),
+                        seed=plan.seed,
+                    ),
+                    facts=opened.facts,
+                    model=settings.model.name,
+                    progress=progress,
+                ).run()
+    finally:
+        await database.close()
