@@ -179,7 +179,10 @@ async def store(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
     queued = False
     states = [pair for call in calls for pair in call.next_states]
     if states:
-        rows = [(*row, state.judge) for state, row in states]
+        first: dict[UUID, Row] = {}
+        for state, row in states:
+            first.setdefault(state.turn_id, (*row, state.judge))
+        rows = [first[turn_id] for turn_id in sorted(first)]
         queued |= bool(await connection.fetch(_INSERT_NEXT_STATES, *transposed(rows)))
     feedback = [row for call in calls for _, row in call.feedback]
     if feedback:

@@ -22,7 +22,7 @@ def encode(records: Sequence[Storable]) -> bytes:
     tagged = [(type(record).__name__, record) for record in records]
     try:
         return msgspec.msgpack.encode(tagged, enc_hook=_plain)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise StoreError(f"a record cannot be spooled: {error}") from None
 
 

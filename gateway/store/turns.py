@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from gateway.records import Candidate, FinishReason, Trail, TurnKind, TurnRecord
+from gateway.resolve import NamedSession
 from gateway.store.database import Database, seconds
 from gateway.store.packing import scrub
 from gateway.store.trails import CHAIN, TrailCache, assemble, of_turn
@@ -18,29 +19,49 @@ _MOST_CANDIDATES = 64
 
 _CACHE_BYTES = 64 * 1024 * 1024
 
-_CANDIDATE = f"""
+# `{turns}` picks turns, bounded, before anything is joined to them: the planner is left no choice.
+_CANDIDATES = """
 SELECT t.id, t.session_id, t.lineage_id, s.key_id, t.chain_hash, t.depth, t.message_count, t.kind,
-    t.tools_hash, t.finish_reason, {seconds("t.created_at")} AS created_at,
+    t.tools_hash, t.finish_reason, {created_at} AS created_at,
     EXISTS (SELECT FROM turns c WHERE c.parent_id = t.id AND c.retry_of IS NULL) AS continued
-FROM turns t JOIN sessions s ON s.id = t.session_id
+FROM ({turns}) AS t JOIN sessions s ON s.id = t.session_id
+"""
+
+_TURNS_BY_CHAIN = f"""
+SELECT * FROM turns WHERE tenant_id = $1 AND chain_hash = ANY($2::bytea[])
+ORDER BY message_count DESC, id DESC LIMIT {_MOST_CANDIDATES}
 """  # noqa: S608 - made of constants
 
-FIND_CANDIDATES = f"""{_CANDIDATE}
-WHERE t.tenant_id = $1 AND t.chain_hash = ANY($2::bytea[])
-ORDER BY t.message_count DESC, t.id DESC LIMIT {_MOST_CANDIDATES}
+_TURNS_BY_REQUEST = f"""
+SELECT * FROM turns
+WHERE tenant_id = $1 AND request_hash = $3 AND created_at >= to_timestamp($4)
+ORDER BY created_at DESC LIMIT {_MOST_CANDIDATES}
+"""  # noqa: S608
+
+_LAST_MAIN_TURN = """
+SELECT * FROM turns WHERE session_id = $1 AND kind = 'main' ORDER BY id DESC LIMIT 1
 """
 
-_FIND_BY_REQUEST = f"""{_CANDIDATE}
-WHERE t.tenant_id = $1 AND t.request_hash = $3 AND t.created_at >= to_timestamp($4)
-  AND s.key_id = $2
-ORDER BY t.created_at DESC LIMIT {_MOST_CANDIDATES}
-"""
 
-_LAST_MAIN = f"""{_CANDIDATE}
-WHERE t.session_id = $1 AND t.kind = 'main' ORDER BY t.id DESC LIMIT 1
-"""
+def _candidates(turns: str) -> str:
+    return _CANDIDATES.format(turns=turns, created_at=seconds("t.created_at"))
 
-_BY_NAME = "SELECT id FROM sessions WHERE tenant_id = $1 AND external_id = $2"
+
+FIND_CANDIDATES = f"{_candidates(_TURNS_BY_CHAIN)} ORDER BY t.message_count DESC, t.id DESC"
+
+_FIND_BY_REQUEST = (
+    f"{_candidates(_TURNS_BY_REQUEST)} WHERE s.key_id = $2 ORDER BY t.created_at DESC"
+)
+
+_LAST_MAIN = _candidates(_LAST_MAIN_TURN)
+
+_BY_NAME = """
+SELECT s.id, count(t.id) AS turns, coalesce(bool_or(t.tools <> '[]'), false) AS has_tools
+FROM sessions s LEFT JOIN LATERAL (
+    SELECT id, tools FROM turns WHERE session_id = s.id ORDER BY id DESC LIMIT 32
+) t ON true
+WHERE s.tenant_id = $1 AND s.external_id = $2 GROUP BY s.id
+"""
 
 # No turn is left without a word: those that nothing followed say so.
 _CLOSE = """
@@ -111,12 +132,14 @@ class TurnStore:
         row = await self._database.fetchrow(_LAST_MAIN, session_id)
         return _candidate(row) if row else None
 
-    async def session_by_name(self, tenant_id: UUID, external_id: str) -> UUID | None:
-        """The session that a client's own name means inside its tenant."""
-        found: UUID | None = await self._database.fetchval(
+    async def named_session(self, tenant_id: UUID, external_id: str) -> NamedSession:
+        """The session that a client's own name means inside its tenant, by its latest turns."""
+        row = await self._database.fetchrow(
             _BY_NAME, tenant_id, scrub(external_id), timeout_s=self._patience_s
         )
-        return found
+        if row is None:
+            return NamedSession(id=None)
+        return NamedSession(id=row["id"], turns=row["turns"], has_tools=row["has_tools"])
 
     async def trail(self, tenant_id: UUID, turn_id: UUID) -> Trail | None:
         """All ids of a turn; None where it, or an ancestor that it needs, is not stored."""

@@ -1,0 +1,454 @@
+"""What is committed is durable, once, and one bad row fails alone; also while Postgres is away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from gateway.config import DatabaseSettings
+from gateway.errors import StoreError, StoreUnavailable
+from gateway.local.postgres import EmbeddedPostgres
+from gateway.records import FeedbackRecord, TurnKind, new_id
+from gateway.store.database import Database, migrate
+from gateway.store.packing import unpack_ids, unpack_logprobs
+from gateway.store.spool import Spool
+from gateway.store.writer import TurnWriter
+from tests.factories import next_state, session, turn
+
+
+@pytest.fixture
+async def writing(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Database, TurnWriter]]:
+    settings = DatabaseSettings(spool=tmp_path / "spool")
+    database = await Database.open(settings, database_url, application="test")
+    writer = await TurnWriter.open(database)
+    yield database, writer
+    await writer.close()
+    await database.close()
+
+
+async def count(database: Database, table: str, where: str = "true") -> int:
+    found: int = await database.fetchval(f"SELECT count(*) FROM {table} WHERE {where}")
+    return found
+
+
+async def eventually(check, expected) -> None:
+    async with asyncio.timeout(30):
+        while await check() != expected:  # noqa: ASYNC110 - what is awaited is in Postgres
+            await asyncio.sleep(0.05)
+
+
+async def test_a_turn_is_stored_as_it_is(writing):
+    database, writer = writing
+    one = session(external_id="chat-1", client="agent/1", user="u1")
+    first = turn(one, tools=({"type": "function"},), stream_mismatch=True)
+    await writer.commit(one, first)
+    row = await database.fetchrow("SELECT * FROM turns")
+    assert row is not None
+    assert row["id"] == first.id
+    assert list(unpack_ids(row["prompt_ids"])) == [1, 2, 3]
+    assert list(unpack_ids(row["sampled_ids"])) == [10, 11, 12, 13]
+    assert list(unpack_logprobs(row["logprobs"])) == [-0.5, -1.0, -0.25, -2.0]
+    assert row["messages"] == [{"role": "user", "content": "Hello?"}]
+    assert row["reply"] == {"role": "assistant", "content": "Hello."}
+    assert row["spans"] == [[3, 0, 4]]
+    assert (row["version_min"], row["version_max"]) == (3, 3)
+    assert row["sampling"] == {"temperature": 1.0, "top_p": 1.0, "max_tokens": 64}
+    assert (row["prompt_len"], row["shared_len"], row["completion_len"]) == (3, 0, 4)
+    assert row["created_at"].timestamp() == pytest.approx(first.created_at, abs=1e-5)
+    stored = await database.fetchrow("SELECT * FROM sessions")
+    assert stored is not None
+    assert (stored["external_id"], stored["end_user"], stored["status"]) == ("chat-1", "u1", "open")
+
+
+async def test_a_commit_that_is_repeated_changes_nothing(writing):
+    database, writer = writing
+    one = session()
+    first = turn(one)
+    state = next_state(first)
+    for _ in range(2):
+        await writer.commit(one, first)
+        await writer.commit(state)
+    assert await count(database, "turns") == 1
+    assert await count(database, "next_states") == 1
+    assert await count(database, "judgements") == 1
+
+
+async def test_many_at_once_share_few_transactions(writing):
+    database, writer = writing
+    one = session()
+    await writer.commit(one)
+    before = await database.fetchval("SELECT pg_current_xact_id()::text::bigint")
+    await asyncio.gather(*(writer.commit(one, turn(one)) for _ in range(200)))
+    after = await database.fetchval("SELECT pg_current_xact_id()::text::bigint")
+    assert await count(database, "turns") == 200
+    # 200 calls in batches of at most 64; the first may go alone, and asking counts too.
+    assert after - before <= 10
+
+
+async def test_the_session_is_seen_again_and_reopened(writing):
+    database, writer = writing
+    one = session(seen_at=1000.0)
+    await writer.commit(one, turn(one, created_at=1000.0))
+    await database.execute(
+        "UPDATE sessions SET status = 'closed', end_reason = 'idle', ended_at = to_timestamp(1500)"
+    )
+    late = replace(one, seen_at=1400.0)
+    await writer.commit(late, turn(late, created_at=1400.0))
+    row = await database.fetchrow("SELECT status, end_reason FROM sessions")
+    assert tuple(row) == ("closed", "idle")
+    again = replace(one, seen_at=2000.0)
+    await writer.commit(again, turn(again, created_at=2000.0))
+    row = await database.fetchrow(
+        "SELECT status, end_reason, extract(epoch FROM first_seen)::int,"
+        " extract(epoch FROM last_seen)::int FROM sessions"
+    )
+    assert tuple(row) == ("open", None, 1000, 2000)
+
+
+async def test_two_gateways_that_mint_a_session_for_one_name_end_in_one(writing):
+    database, writer = writing
+    ours = session(external_id="chat")
+    theirs = session(external_id="chat", tenant_id=ours.tenant_id, key_id=ours.key_id)
+    stranger = session(external_id="chat")
+    await asyncio.gather(
+        writer.commit(ours, turn(ours)),
+        writer.commit(theirs, turn(theirs)),
+        writer.commit(stranger, turn(stranger)),
+    )
+    assert await count(database, "sessions") == 2
+    rows = await database.fetch(
+        "SELECT t.tenant_id, count(DISTINCT t.session_id), count(*) FROM turns t"
+        " JOIN sessions s ON s.id = t.session_id GROUP BY 1"
+    )
+    assert {tuple(row) for row in rows} == {(ours.tenant_id, 1, 2), (stranger.tenant_id, 1, 1)}
+
+
+async def test_a_bad_row_fails_alone(writing):
+    database, writer = writing
+    one = session()
+    bad = turn(one, chain_hash=b"short", trainable=False, untrainable_reason="x")
+    results = await asyncio.gather(
+        writer.commit(one, turn(one)),
+        writer.commit(bad),
+        writer.commit(turn(one)),
+        return_exceptions=True,
+    )
+    assert results[0] is None
+    assert results[2] is None
+    assert isinstance(results[1], StoreError)
+    assert "chain_hash_is_sha256" in results[1].message
+    assert "Hello" not in results[1].message
+    assert await count(database, "turns") == 2
+    assert not writer.spooling
+
+
+async def test_one_call_is_stored_whole_or_not_at_all(writing):
+    database, writer = writing
+    one = session()
+    bad = turn(one, chain_hash=b"short", trainable=False, untrainable_reason="x")
+    with pytest.raises(StoreError):
+        await writer.commit(one, turn(one), bad)
+    assert await count(database, "turns") == 0
+    assert await count(database, "sessions") == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"logprobs": (-0.5, -1.0, -0.25)}, "length_mismatch"),
+        ({"spans": ()}, "length_mismatch"),
+        ({"logprobs": (-0.5, -1.0, -0.25, float("nan"))}, "logprob_not_finite"),
+    ],
+)
+async def test_a_turn_that_cannot_be_trained_on_is_kept_and_says_why(writing, values, reason):
+    database, writer = writing
+    one = session()
+    await writer.commit(one, turn(one, **values))
+    row = await database.fetchrow("SELECT trainable, untrainable_reason, sampled_ids FROM turns")
+    assert row is not None
+    assert tuple(row)[:2] == (False, reason)
+    assert list(unpack_ids(row["sampled_ids"])) == [10, 11, 12, 13]
+
+
+async def test_ids_that_do_not_fit_are_refused_before_anything_is_written(writing):
+    database, writer = writing
+    one = session()
+    with pytest.raises(StoreError, match="token ids"):
+        await writer.commit(one, turn(one, sampled_ids=(2**31,), logprobs=(-1.0,)))
+    assert await count(database, "turns") == 0
+
+
+async def test_texts_that_postgres_has_no_form_for_are_mended(writing):
+    database, writer = writing
+    one = session(client="a\0b")
+    said = {"role": "assistant", "content": "x\0y\ud800"}
+    await writer.commit(one, turn(one, reply=said))
+    assert (await database.fetchval("SELECT reply ->> 'content' FROM turns")) == "x\ufffdy?"
+    assert (await database.fetchval("SELECT client FROM sessions")) == "a\ufffdb"
+
+
+async def test_the_first_follower_wins_and_wakes_the_judge(writing):
+    database, writer = writing
+    woken: asyncio.Queue[str] = asyncio.Queue()
+    await database.listen("nextstate_judge", woken.put_nowait)
+    one = session()
+    first = turn(one)
+    await writer.commit(one, first)
+    assert woken.empty()
+    winner = next_state(first)
+    await writer.commit(winner, next_state(first, role="tool"))
+    await writer.commit(next_state(first, role="tool"))
+    await asyncio.wait_for(woken.get(), 10)
+    row = await database.fetchrow("SELECT following_id, role, messages FROM next_states")
+    assert tuple(row) == (
+        winner.following_id,
+        "user",
+        [{"role": "user", "content": "Thanks!"}],
+    )
+    rows = await database.fetch("SELECT turn_id, round, state FROM judgements")
+    assert [tuple(row) for row in rows] == [(first.id, 1, "queued")]
+
+
+async def test_no_job_for_a_side_turn_nor_where_none_is_wanted(writing):
+    database, writer = writing
+    one = session()
+    side = turn(one, kind=TurnKind.SIDE)
+    main = turn(one)
+    await writer.commit(one, side, main)
+    await writer.commit(next_state(side), next_state(main, judge=False))
+    assert await count(database, "next_states") == 2
+    assert await count(database, "judgements") == 0
+
+
+async def test_a_turn_of_another_tenant_gets_neither_next_state_nor_feedback(writing):
+    database, writer = writing
+    one = session()
+    first = turn(one)
+    await writer.commit(one, first)
+    stranger = new_id()
+    await writer.commit(next_state(first, tenant_id=stranger))
+    await writer.commit(
+        FeedbackRecord(id=new_id(), tenant_id=stranger, turn_id=first.id, score=-1.0)
+    )
+    assert await count(database, "next_states") == 0
+    assert await count(database, "feedback") == 0
+    assert await count(database, "judgements") == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_unknown_turn_that_is_extended_becomes_main(writing, late: bool):
+    database, writer = writing
+    one = session()
+    unknown = turn(one, kind=TurnKind.UNKNOWN)
+    other = turn(one, kind=TurnKind.UNKNOWN)
+    calls = [(one, unknown, other), (next_state(unknown),)]
+    for records in reversed(calls) if late else calls:
+        await writer.commit(*records)
+    rows = await database.fetch("SELECT id, kind, kind_rule FROM turns")
+    assert {row["id"]: (row["kind"], row["kind_rule"]) for row in rows} == {
+        unknown.id: ("main", "promoted_when_extended"),
+        other.id: ("unknown", "header"),
+    }
+    assert await count(database, "judgements") == 1
+
+
+async def test_a_side_turn_that_arrives_after_its_follower_is_not_judged(writing):
+    database, writer = writing
+    one = session()
+    side = turn(one, kind=TurnKind.SIDE)
+    await writer.commit(next_state(side))
+    assert await count(database, "judgements", "state = 'queued'") == 1
+    await writer.commit(one, side)
+    assert await count(database, "judgements", "state = 'skipped' AND reason = 'side'") == 1
+
+
+async def test_feedback_is_stored_once_and_queues_another_round(writing):
+    database, writer = writing
+    one = session()
+    first = turn(one)
+    await writer.commit(one, first, next_state(first))
+    said = FeedbackRecord(
+        id=new_id(), tenant_id=one.tenant_id, turn_id=first.id, score=0.5, idempotency_key="k"
+    )
+    await writer.commit(said)
+    assert await count(database, "judgements") == 1
+    await database.execute("UPDATE judgements SET state = 'done'")
+    await writer.commit(replace(said, id=new_id()))
+    assert await count(database, "feedback") == 1
+    assert await count(database, "judgements") == 1
+    await writer.commit(replace(said, id=new_id(), idempotency_key="k2"))
+    rows = await database.fetch("SELECT round, state FROM judgements ORDER BY round")
+    assert [tuple(row) for row in rows] == [(1, "done"), (2, "queued")]
+
+
+async def test_a_score_out_of_range_is_refused(writing):
+    _, writer = writing
+    said = FeedbackRecord(id=new_id(), tenant_id=new_id(), turn_id=new_id(), score=1.5)
+    with pytest.raises(StoreError, match="score_in_range"):
+        await writer.commit(said)
+
+
+async def test_a_caller_that_gives_up_does_not_undo_the_turn(writing):
+    database, writer = writing
+    one = session()
+    waiting = asyncio.create_task(writer.commit(one, turn(one)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await eventually(lambda: count(database, "turns"), 1)
+
+
+async def test_closing_writes_what_is_queued(database_url: str, tmp_path: Path):
+    settings = DatabaseSettings(spool=tmp_path)
+    database = await Database.open(settings, database_url, application="test")
+    writer = await TurnWriter.open(database)
+    one = session()
+    waiting = [asyncio.create_task(writer.commit(one, turn(one))) for _ in range(100)]
+    await asyncio.sleep(0)
+    await writer.close()
+    await asyncio.gather(*waiting)
+    assert await count(database, "turns") == 100
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await writer.commit(one)
+    await database.close()
+
+
+async def test_a_hanging_postgres_is_waited_for_no_longer_than_allowed(
+    database_url: str, tmp_path: Path
+):
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3)
+    database = await Database.open(settings, database_url, application="test")
+    writer = await TurnWriter.open(database)
+    one = session()
+    await writer.commit(one)
+    blocker = await asyncpg.connect(database_url)
+    blocking = blocker.transaction()
+    await blocking.start()
+    await blocker.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
+    await asyncio.wait_for(asyncio.gather(*(writer.commit(turn(one)) for _ in range(5))), 60)
+    assert writer.spooling
+    await blocking.rollback()
+    await eventually(lambda: count(database, "turns"), 5)
+    await eventually(lambda: asyncio.sleep(0, writer.spooling), False)
+    await blocker.close()
+    await writer.close()
+    await database.close()
+
+
+async def test_a_stopped_backend_is_cut_off(database_url: str, tmp_path: Path):
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3)
+    database = await Database.open(settings, database_url, application="test")
+    writer = await TurnWriter.open(database)
+    one = session()
+    await writer.commit(one)
+    pid = writer._connection.get_server_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await asyncio.wait_for(writer.commit(turn(one)), 60)
+        await eventually(lambda: count(database, "turns"), 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await writer.close()
+    await database.close()
+
+
+@pytest.fixture
+def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server that the test may stop; durable, for it to lose nothing it acknowledged."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("pg"))
+    server.start()
+    yield server
+    server.stop()
+
+
+async def test_nothing_is_lost_or_doubled_while_postgres_is_down(
+    own_postgres: EmbeddedPostgres, tmp_path: Path
+):
+    await migrate(own_postgres.url)
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=2.0)
+    database = await Database.open(settings, own_postgres.url, application="test")
+    writer = await TurnWriter.open(database)
+    one = session(external_id="chat")
+    turns = [turn(one) for _ in range(400)]
+
+    async def agent(mine) -> None:
+        for record in mine:
+            await writer.commit(one, record, next_state(record))
+            await asyncio.sleep(0.005)
+
+    agents = [asyncio.create_task(agent(turns[start::8])) for start in range(8)]
+    await asyncio.sleep(0.1)
+    await asyncio.to_thread(own_postgres.stop)
+    await asyncio.wait_for(asyncio.gather(*agents), 120)
+    assert writer.spooling
+    assert Spool(tmp_path, max_bytes=1).waiting()
+    # This process goes too, and the next one finds the spool.
+    await writer.close()
+    await database.close()
+
+    await asyncio.to_thread(own_postgres.start)
+    database = await Database.open(settings, own_postgres.url, application="test")
+    writer = await TurnWriter.open(database)
+    await eventually(lambda: count(database, "turns"), 400)
+    rows = await database.fetch("SELECT id FROM turns")
+    assert {row["id"] for row in rows} == {record.id for record in turns}
+    await eventually(lambda: count(database, "judgements"), 400)
+    assert await count(database, "sessions") == 1
+    await eventually(lambda: asyncio.to_thread(Spool(tmp_path, max_bytes=1).waiting), False)
+    assert not writer.spooling
+
+    # Down and up again within one process.
+    await asyncio.to_thread(own_postgres.stop)
+    more = [turn(one) for _ in range(20)]
+    await asyncio.gather(*(writer.commit(record) for record in more))
+    await asyncio.to_thread(own_postgres.start)
+    await eventually(lambda: count(database, "turns"), 420)
+    await eventually(lambda: asyncio.sleep(0, writer.spooling), False)
+    await writer.commit(turn(one))
+    assert await count(database, "turns") == 421
+    await writer.close()
+    await database.close()
+
+
+async def test_a_spooled_row_that_is_refused_is_set_aside(database_url: str, tmp_path: Path):
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3)
+    database = await Database.open(settings, database_url, application="test")
+    blocker = await asyncpg.connect(database_url)
+    blocking = blocker.transaction()
+    await blocking.start()
+    await blocker.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+    writer = await TurnWriter.open(database)
+    one = session()
+    bad = turn(one, chain_hash=b"short", trainable=False, untrainable_reason="x")
+    await writer.commit(one, bad)
+    await writer.commit(one, turn(one))
+    await blocking.rollback()
+    await eventually(lambda: count(database, "turns"), 1)
+    await eventually(lambda: asyncio.to_thread(Spool(tmp_path, max_bytes=1).waiting), False)
+    assert (tmp_path / "rejected.frames").stat().st_size > 0
+    await blocker.close()
+    await writer.close()
+    await database.close()
+
+
+async def test_with_no_room_in_the_spool_the_caller_is_told(database_url: str, tmp_path: Path):
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3, spool_bytes=10)
+    database = await Database.open(settings, database_url, application="test")
+    writer = await TurnWriter.open(database)
+    one = session()
+    blocker = await asyncpg.connect(database_url)
+    blocking = blocker.transaction()
+    await blocking.start()
+    await blocker.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+    with pytest.raises(StoreUnavailable, match="limit of 10 bytes"):
+        await writer.commit(one, turn(one))
+    await blocking.rollback()
+    await blocker.close()
+    await writer.close()
+    await database.close()
