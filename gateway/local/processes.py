@@ -151,7 +151,7 @@ async def _reports(settings: LocalSettings, kind: str) -> None:
             )
             try:
                 since = since or await database.fetchval("SELECT now()")
-                while not await database.fetchval(query, kind, since):
+                while not await database.fetchval(query, kind, since):  # noqa: ASYNC110 - a poll
                     await asyncio.sleep(_LOOK_S)
                 return
             finally:

@@ -1,0 +1,203 @@
+"""`nextstate`: every component and the one-machine stack, from a terminal.
+
+Errors of the project's tree end here: one line on standard error and exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from gateway.config import Settings, load
+from gateway.errors import NextstateError
+
+if TYPE_CHECKING:
+    from gateway.local.config import LocalSettings
+    from gateway.local.environments import Say
+    from gateway.local.stack import Stack
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="A gateway whose agents learn from what happens next.",
+)
+keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
+app.add_typer(keys_app, name="keys")
+
+
+def main() -> None:
+    """Run a command; the process exits with its code."""
+    try:
+        app()
+    except NextstateError as error:
+        _fail(error.message)
+    except OSError as error:
+        _fail(str(error))
+
+
+@app.command()
+def up(
+    foreground: Annotated[bool, typer.Option(help="Stay in front until Ctrl-C.")] = False,
+) -> None:
+    """Start the stack; prints what an agent needs as shell exports."""
+    from gateway.local import launch
+    from gateway.local.setup import setup as prepare
+
+    settings = _local()
+    if foreground:
+        prepare(settings, _say)
+        _foreground(settings)
+        return
+    with _progress() as say:
+        prepare(settings, say)
+        found = launch.up(settings, say=say)
+    _exports(settings, found.url)
+
+
+@app.command()
+def down() -> None:
+    """Stop the stack."""
+    from gateway.local import launch
+
+    settings = _local()
+    with _progress() as say:
+        stopped = launch.down(settings, say=say)
+    _say("stopped" if stopped else f"no stack runs in {settings.home}")
+
+
+@app.command()
+def setup() -> None:
+    """Install the engine and convert the default model, once."""
+    from gateway.local.setup import setup as prepare
+
+    with _progress() as say:
+        prepare(_local(), say)
+
+
+@app.command()
+def serve() -> None:
+    """Run the gateway."""
+    from gateway.app import serve as run
+
+    run(load(Settings))
+
+
+@app.command()
+def judge() -> None:
+    """Run a judge."""
+    from judge.config import JudgeSettings
+    from judge.worker import main as run
+
+    run(load(JudgeSettings))
+
+
+@app.command()
+def train() -> None:
+    """Run the trainer."""
+    from trainer.config import TrainerSettings
+    from trainer.loop import main as run
+
+    run(load(TrainerSettings))
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option(help="Only whether the loop closes.")] = False,
+    out: Annotated[Path, typer.Option(help="Where report and picture go.")] = Path("build/demo"),
+) -> None:
+    """Run the stack with simulated users, and show it learn."""
+    from gateway.demo import run
+    from gateway.local.setup import setup as prepare
+
+    with _progress() as say:
+        prepare(_local(), say)
+    raise typer.Exit(run(quick=quick, out=out))
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database's schema to this build's revision."""
+    from gateway.local.access import database_url
+    from gateway.store.database import migrate as run
+
+    asyncio.run(run(database_url(_local())))
+
+
+@app.command()
+def logs(
+    name: Annotated[str | None, typer.Argument(help="One process; default: all.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Of each log.")] = 40,
+) -> None:
+    """Show what the stack's processes have written."""
+    from gateway.local.logs import show
+
+    show(_local().home / "logs", name, lines=lines, follow=follow, out=sys.stdout)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed_version("nextstate"))
+
+
+def _local() -> LocalSettings:
+    from gateway.local.config import LocalSettings
+
+    return load(LocalSettings)
+
+
+def _foreground(settings: LocalSettings) -> None:
+    from gateway.local import launch
+    from gateway.telemetry import configure_logging
+
+    configure_logging(settings.log, "stack", sys.stderr)
+
+    async def wait(stack: Stack) -> None:
+        _exports(settings, stack.url)
+        await asyncio.Event().wait()
+
+    asyncio.run(launch.run(settings, wait, say=_say))
+
+
+def _exports(settings: LocalSettings, url: str) -> None:
+    """Lines for `eval`, alone on standard output."""
+    from gateway.local.keys import read_key
+
+    typer.echo(f"export OPENAI_BASE_URL={url}/v1")
+    typer.echo(f"export OPENAI_API_KEY={read_key(settings.home)}")
+    typer.echo(f"# status: nextstate status, {url}/readyz")
+
+
+@contextmanager
+def _progress() -> Iterator[Say]:
+    """Steps on standard error: a line that changes on a terminal, plain lines elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _say
+        return
+    with console.status("starting") as status:
+        yield lambda step: status.update(Text(step))
+
+
+def _say(line: str) -> None:
+    typer.echo(f"nextstate: {line}", err=True)
+
+
+def _fail(message: str) -> None:
+    first, *rest = message.splitlines() or ["failed"]
+    console = Console(stderr=True)
+    console.print(Text(f"nextstate: {first}", style="red"), soft_wrap=True)
+    for line in rest:
+        console.print(Text(line, style="dim"), soft_wrap=True)
+    sys.exit(1)
