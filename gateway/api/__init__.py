@@ -1,0 +1,1 @@
+"""HTTP: routes bind, the pipeline decides, the store writes."""
