@@ -115,14 +115,17 @@ class TrainerSettings(Settings):
         """B <= W < (η + 1) * B, so that a window never holds what has to be dropped."""
         if not self.batch <= self.window <= self._widest:
             raise ValueError(f"trainer.window must be in [{self.batch}, {self._widest}]")
-        if self.trainer.min_batch > self.batch:
-            raise ValueError("trainer.min_batch must not exceed the batch")
         return self
 
     @property
     def batch(self) -> int:
         """B, the samples that one version consumes."""
         return self.trainer.batch or self.freshness.batch
+
+    @property
+    def min_batch(self) -> int:
+        """The fewest samples of a step; never more than the batch."""
+        return min(self.trainer.min_batch, self.batch)
 
     @property
     def window(self) -> int:

@@ -12,13 +12,12 @@ from typing import Any
 
 from gateway.errors import NonFinite
 from gateway.records import PolicyRef, TrainingSample
-from trainer.backends.base import Backend, Probe
+from trainer.backends.base import Backend, Probe, Proof
 from trainer.checkpoint import Written, verify, verify_state, write_version
 from trainer.config import TrainerConfig
 from trainer.credit import Baseline, binary
 from trainer.losses import measure, policy_loss
 from trainer.packing import pack
-from trainer.publish import Proof
 
 _STATE = "learner.json"
 

@@ -21,20 +21,12 @@ from gateway.errors import EngineError, EngineRejected
 from gateway.records import PolicyRef, SwapRecord
 from gateway.store.policies import PolicyStore
 from gateway.telemetry import get_logger
-from trainer.backends.base import Probe
+from trainer.backends.base import Proof
 from trainer.config import PublishSettings
 
 log = get_logger(__name__)
 
 Outcome = Literal["published", "refused", "unreachable"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """Probe sequences, and their log-probabilities by the trainer: each [len(ids) - start]."""
-
-    probes: tuple[Probe, ...]
-    expected: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

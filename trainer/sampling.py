@@ -55,7 +55,7 @@ class Sampler:
                 max_lag=settings.freshness.max_lag,
                 batch=settings.batch,
                 window=settings.window,
-                min_batch=settings.trainer.min_batch,
+                min_batch=settings.min_batch,
                 overdue_before=now - settings.trainer.max_wait_s,
             )
             useless = dict.fromkeys(choice.stale, "stale")

@@ -26,6 +26,7 @@ def test_window_is_twice_the_batch_where_eta_allows_it() -> None:
     assert window(16, 4) == 32
     assert window(16, 1) == 31
     assert window(1, 1) == 1
+    assert TrainerSettings(freshness={"batch": 2}).min_batch == 2
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,6 @@ def test_window_is_twice_the_batch_where_eta_allows_it() -> None:
     [
         {"trainer": {"window": 8}},
         {"trainer": {"window": 80}},
-        {"trainer": {"min_batch": 17}},
         {"trainer": {"learning_rate": 1}},
         {"trainer": {"lora": {"rank": 0}}},
         {"freshness": {"max_lag": 0, "batch": 16}, "trainer": {"window": 17}},

@@ -28,6 +28,14 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Probes, and their log-probabilities by the policy in memory: each [len(ids) - start]."""
+
+    probes: tuple[Probe, ...]
+    expected: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
     """A step that was taken. `tokens` [N of the whole batch], detached, in packing order.
 
