@@ -370,7 +370,9 @@ class FakeSglang:
         ids, start = body["input_ids"], body.get("logprob_start_len", -1)
         entries: list[tuple[float | None, int, None]] = []
         if body.get("return_logprob") and start >= 0:
-            values = self.score(ids, start + 1, body.get("lora_path"))
+            values: list[Any] = self.score(ids, start + 1, body.get("lora_path"))
+            if self.faults.null_logprobs:
+                values = [None] * len(values)
             entries = [(None, ids[start], None), *_entries(ids[start + 1 :], values)]
         return {
             "text": "",

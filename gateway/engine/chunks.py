@@ -33,9 +33,9 @@ class ChunkReader:
             raise refusal(event.error.code or 500, event.error.message, self._engine)
         meta = event.meta_info
         reason = meta.finish_reason
-        if reason is not None and (reason.status_code or 0) >= 400:
-            return self._aborted(reason)
         ids, entries = event.output_ids, meta.output_token_logprobs or []
+        if reason is not None and (reason.status_code or 0) >= 400 and not (self._seen and entries):
+            return self._aborted(reason)
         if self._seen and len(ids) == meta.completion_tokens:
             ids, entries = ids[self._seen :], entries[self._seen :]
         self._seen += len(ids)
@@ -60,7 +60,10 @@ class ChunkReader:
         return Chunk(ids=tuple(ids), logprobs=logprobs, finish=finish)
 
     def _aborted(self, reason: Reason) -> Chunk:
-        """The engine gave up: a refusal at the start, an end without its last ids later on."""
+        """The engine gave up: a refusal at the start, an end later on.
+
+        It fills such an event with an id that it did not sample and that has no log-probability.
+        """
         message = reason.message or "the request was aborted"
         if not self._seen:
             raise refusal(reason.status_code or 500, message, self._engine)

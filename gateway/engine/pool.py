@@ -220,15 +220,18 @@ class EnginePool:
         try:
             return self.choose(lineage_id, session_key)
         except EngineUnavailable:
-            live = self._wanted.get(lineage_id)
-            if not any(member.may_serve_soon(live) for member in self._members):
+            if not self._may_serve_soon(lineage_id):
                 raise
         self.poke()
-        await self._until(lambda: self._serves(lineage_id))
+        await self._until(lambda: self._serves(lineage_id) or not self._may_serve_soon(lineage_id))
         return self.choose(lineage_id, session_key)
 
     def _serves(self, lineage_id: UUID) -> bool:
         return any(m.healthy and lineage_id in m.serving for m in self._members)
+
+    def _may_serve_soon(self, lineage_id: UUID) -> bool:
+        live = self._wanted.get(lineage_id)
+        return any(member.may_serve_soon(live) for member in self._members)
 
     async def _looked_at(self, names: Collection[str]) -> None:
         """Wait until the engines of these names have been looked at anew."""

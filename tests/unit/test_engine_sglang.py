@@ -1,0 +1,313 @@
+"""What the client makes of a server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from aiohttp import web
+from pydantic import SecretStr
+
+from gateway.config import EngineSettings
+from gateway.engine.sglang import SglangEngine
+from gateway.errors import (
+    EngineOverloaded,
+    EngineRejected,
+    EngineTimeout,
+    EngineUnavailable,
+)
+from gateway.records import (
+    Chunk,
+    FinishReason,
+    Generation,
+    PolicyKind,
+    PolicyRef,
+    Sampling,
+    VersionSpan,
+    new_id,
+)
+from tests.fakes import FakeSglang
+from tests.tiny_model import make_adapter
+
+BASE = PolicyRef(lineage_id=UUID(int=1), version=0, kind=PolicyKind.BASE)
+PROMPT = (11, 12, 13)
+
+
+@pytest.fixture
+async def engine(fake_sglang: FakeSglang) -> AsyncIterator[SglangEngine]:
+    engine = SglangEngine(EngineSettings(url=fake_sglang.url, idle_timeout_s=0.3))
+    yield engine
+    await engine.close()
+
+
+def ask(max_tokens: int = 8, **values: object) -> Generation:
+    return Generation(
+        rid=new_id().hex,
+        input_ids=PROMPT,
+        sampling=Sampling(max_tokens=max_tokens, **values),  # type: ignore[arg-type]
+        policy=BASE,
+    )
+
+
+async def collect(engine: SglangEngine, request: Generation) -> list[Chunk]:
+    return [chunk async for chunk in engine.generate(request)]
+
+
+def ids_of(chunks: Sequence[Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.ids]
+
+
+async def until_aborted(fake: FakeSglang, rid: str) -> None:
+    async with asyncio.timeout(5):
+        while rid not in fake.aborted:  # noqa: ASYNC110 - the fake tells nobody
+            await asyncio.sleep(0.005)
+
+
+async def test_scripted_ids_come_back_with_the_models_logprobs(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.replies.append([21, 22, 2])
+    chunks = await collect(engine, ask())
+    assert ids_of(chunks) == [21, 22, 2]
+    logprobs = [value for chunk in chunks for value in chunk.logprobs]
+    assert logprobs == pytest.approx(fake_sglang.score([*PROMPT, 21, 22, 2], 3))
+    assert chunks[-1].finish is not None
+    assert chunks[-1].finish.reason is FinishReason.STOP
+    assert chunks[-1].finish.spans == (VersionSpan(0, 0, 3),)
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize("chunk_tokens", [1, 3])
+async def test_however_the_server_streams_ids_are_exact(
+    cumulative: bool, chunk_tokens: int
+) -> None:
+    async with FakeSglang(cumulative=cumulative, chunk_tokens=chunk_tokens) as fake:
+        fake.replies.append([21, 21, 22, 23, 21, 24, 2])
+        engine = SglangEngine(EngineSettings(url=fake.url))
+        chunks = await collect(engine, ask())
+        await engine.close()
+    assert ids_of(chunks) == [21, 21, 22, 23, 21, 24, 2]
+    assert all(len(chunk.ids) == len(chunk.logprobs) for chunk in chunks)
+    assert chunks[-1].finish is not None
+    assert chunks[-1].finish.detail is None
+
+
+async def test_missing_logprobs_are_never_padded(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.replies.append([21, 22, 2])
+    fake_sglang.faults.lose_logprob = True
+    chunks = await collect(engine, ask())
+    assert ids_of(chunks) == [21, 22, 2]
+    assert [value for chunk in chunks for value in chunk.logprobs] == []
+    assert chunks[-1].finish is not None
+    assert chunks[-1].finish.detail == "logprob_mismatch"
+
+
+async def test_logprobs_that_are_not_finite_are_seen(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.replies.append([21, 2])
+    fake_sglang.faults.null_logprobs = True
+    chunks = await collect(engine, ask())
+    assert all(math.isnan(value) for chunk in chunks for value in chunk.logprobs)
+    assert chunks[-1].finish is not None
+    assert chunks[-1].finish.detail == "logprob_not_finite"
+
+
+async def test_silence_is_bounded_and_the_request_aborted(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.chunk_delay_s = 30.0
+    fake_sglang.replies.append([21, 22])
+    request = ask()
+    with pytest.raises(EngineTimeout):
+        await collect(engine, request)
+    await until_aborted(fake_sglang, request.rid)
+
+
+async def test_a_server_that_says_nothing_at_all(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.faults.hang = True
+    with pytest.raises(EngineTimeout):
+        await collect(engine, ask())
+    with pytest.raises(EngineTimeout):
+        await engine.score(PROMPT, 1, BASE)
+
+
+async def test_a_connection_lost_in_mid_reply(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.replies.append([21, 22, 23, 24])
+    fake_sglang.faults.die_after = 2
+    stream = engine.generate(ask())
+    assert ids_of([await anext(stream), await anext(stream)]) == [21, 22]
+    with pytest.raises(EngineUnavailable):
+        await anext(stream)
+
+
+async def test_leaving_early_aborts_exactly_that_request(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.chunk_delay_s = 0.02
+    request, other = ask(200), ask(5)
+    stream = engine.generate(request)
+    await anext(stream)
+    finishing = asyncio.create_task(collect(engine, other))
+    await stream.aclose()
+    await until_aborted(fake_sglang, request.rid)
+    await finishing
+    assert fake_sglang.aborted == [request.rid]
+
+
+async def test_a_cancelled_reader_aborts(engine: SglangEngine, fake_sglang: FakeSglang) -> None:
+    fake_sglang.chunk_delay_s = 0.05
+    request = ask(200)
+    task = asyncio.create_task(collect(engine, request))
+    while not fake_sglang.requests:  # noqa: ASYNC110 - the fake tells nobody
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until_aborted(fake_sglang, request.rid)
+
+
+async def test_a_whole_reply_is_not_aborted_and_its_connection_kept(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    for _ in range(3):
+        await collect(engine, ask())
+    stream = engine.generate(ask())
+    async for chunk in stream:
+        if chunk.finish:
+            break
+    await stream.aclose()
+    await engine.status()
+    assert fake_sglang.aborted == []
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (400, "no", EngineRejected),
+        (503, "The request queue is full.", EngineOverloaded),
+        (500, "Internal Server Error", EngineUnavailable),
+    ],
+)
+async def test_refusals(
+    engine: SglangEngine,
+    fake_sglang: FakeSglang,
+    status: int,
+    message: str,
+    kind: type[Exception],
+) -> None:
+    fake_sglang.faults.refuse = (status, message)
+    with pytest.raises(kind, match=message):
+        await collect(engine, ask())
+    with pytest.raises(kind, match=message):
+        await engine.score(PROMPT, 1, BASE)
+
+
+async def test_a_full_queue_inside_the_stream(fake_sglang: FakeSglang) -> None:
+    fake_sglang.max_queued, fake_sglang.chunk_delay_s = 0, 0.05
+    engine = SglangEngine(EngineSettings(url=fake_sglang.url))
+    first = engine.generate(ask(200))
+    await anext(first)
+    with pytest.raises(EngineOverloaded, match="queue is full"):
+        await collect(engine, ask())
+    with pytest.raises(EngineOverloaded, match="queue is full"):
+        await engine.score(PROMPT, 1, BASE)
+    await first.aclose()
+    await engine.close()
+
+
+async def test_scores_that_are_not_numbers_are_refused(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    fake_sglang.faults.null_logprobs = True
+    with pytest.raises(EngineRejected, match="not finite"):
+        await engine.score(PROMPT, 1, BASE)
+
+
+async def test_an_engine_that_dies_of_an_id_is_unavailable(fake_sglang: FakeSglang) -> None:
+    # Without a status call the client does not know the vocabulary.
+    engine = SglangEngine(EngineSettings(url=fake_sglang.url))
+    with pytest.raises(EngineUnavailable):
+        await engine.score((5, 10**6), 1, BASE)
+    assert fake_sglang.crashed
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await engine.status()
+            except EngineUnavailable:
+                break
+    await engine.close()
+
+
+async def test_loading_is_bounded(fake_sglang: FakeSglang, tmp_path: Path) -> None:
+    fake_sglang.faults.load_delay_s = 30.0
+    engine = SglangEngine(EngineSettings(url=fake_sglang.url, control_timeout_s=0.1))
+    policy = PolicyRef(lineage_id=new_id(), version=1, kind=PolicyKind.LORA, uri=str(tmp_path))
+    with pytest.raises(EngineTimeout):
+        await engine.load(policy)
+    await engine.close()
+
+
+async def test_full_weights_resume_the_engine_even_when_refused(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    policy = PolicyRef(lineage_id=new_id(), version=1, kind=PolicyKind.FULL, uri="/missing")
+    with pytest.raises(EngineRejected, match="weights iterator"):
+        await engine.load(policy)
+    assert ids_of(await collect(engine, ask()))
+
+
+async def test_the_key_is_sent() -> None:
+    seen: list[str | None] = []
+
+    async def info(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({"data": [], "loads": []})
+
+    app = web.Application()
+    app.add_routes([web.get(path, info) for path in ("/model_info", "/v1/models", "/v1/loads")])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    engine = SglangEngine(
+        EngineSettings(url=f"http://127.0.0.1:{port}/", api_key=SecretStr("letmein"))
+    )
+    status = await engine.status()
+    await engine.close()
+    await runner.cleanup()
+    assert seen == ["Bearer letmein"] * 3
+    assert (status.context_length, status.max_total_tokens, status.supports_lora) == (
+        None,
+        None,
+        False,
+    )
+
+
+async def test_an_adapter_that_was_unloaded_comes_back_by_its_name(
+    engine: SglangEngine, tmp_path: Path
+) -> None:
+    """Why a version's name is never used for other weights."""
+    policy = PolicyRef(
+        lineage_id=new_id(),
+        version=1,
+        kind=PolicyKind.LORA,
+        uri=str(make_adapter(tmp_path / "a")),
+    )
+    await engine.load(policy)
+    scores = await engine.score(PROMPT, 1, policy)
+    await engine.unload(policy)
+    assert await engine.score(PROMPT, 1, policy) == scores
+    assert policy.adapter in (await engine.status()).adapters
