@@ -9,45 +9,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from gateway.errors import (
-    EngineError,
-    EngineRejected,
-    EngineTimeout,
-    NextstateError,
-    RequestError,
-    StoreError,
-    TooManyRequests,
-)
+from gateway.errors import NextstateError
 from gateway.telemetry import get_logger
+from gateway.wire.outcome import outcome_of
 
 log = get_logger(__name__)
-
-#: Seconds after which a client may try again while an engine or Postgres is away.
-AWAY_RETRY_AFTER_S = 2
-
-
-def status_of(error: NextstateError) -> int:
-    """HTTP status of an error that reached the boundary."""
-    match error:
-        case RequestError():
-            return error.status
-        case EngineTimeout():
-            return HTTPStatus.GATEWAY_TIMEOUT
-        case EngineRejected():
-            return HTTPStatus.BAD_GATEWAY
-        case EngineError() | StoreError():
-            return HTTPStatus.SERVICE_UNAVAILABLE
-        case _:
-            return HTTPStatus.INTERNAL_SERVER_ERROR
-
-
-def retry_after(error: NextstateError) -> int | None:
-    """Whole seconds for the Retry-After header, or None where waiting does not help."""
-    if isinstance(error, TooManyRequests):
-        return max(1, round(error.retry_after_s))
-    if status_of(error) == HTTPStatus.SERVICE_UNAVAILABLE:
-        return AWAY_RETRY_AFTER_S
-    return None
 
 
 def problem(status: int, title: str, detail: str, code: str | None = None) -> Response:
@@ -64,11 +30,11 @@ def install(app: FastAPI) -> None:
 
     async def known(_: Request, error: Exception) -> Response:
         assert isinstance(error, NextstateError)
-        status = status_of(error)
-        code = error.code if isinstance(error, RequestError) else None
-        answer = problem(status, HTTPStatus(status).phrase, error.message, code)
-        if (seconds := retry_after(error)) is not None:
-            answer.headers["retry-after"] = str(seconds)
+        outcome = outcome_of(error)
+        answer = problem(
+            outcome.status, HTTPStatus(outcome.status).phrase, outcome.message, outcome.code
+        )
+        answer.headers.update(outcome.headers)
         return answer
 
     async def http(_: Request, error: Exception) -> Response:

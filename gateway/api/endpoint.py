@@ -1,0 +1,81 @@
+"""What every endpoint for agents has: a key, a dialect for its errors, the log's context."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from http import HTTPStatus
+
+import msgspec
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.auth import authenticate
+from gateway.api.exchange import ClientLeft, Exchange
+from gateway.api.services import Services
+from gateway.errors import ModelNotFound, NextstateError
+from gateway.records import new_id
+from gateway.telemetry import get_logger
+from gateway.wire.base import Dialect
+
+log = get_logger(__name__)
+
+
+class Endpoint(ABC):
+    """An ASGI endpoint that answers errors in its dialect and binds the log's context."""
+
+    def __init__(self, services: Services, dialect: Dialect) -> None:
+        self.services = services
+        self.dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        exchange = Exchange(headers, receive, send, new_id())
+        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id.hex):
+            try:
+                await self._answer(exchange, scope)
+            except NextstateError as error:
+                await self._fail(exchange, error)
+            except ClientLeft:
+                log.info("client_left")
+            except Exception:
+                log.exception("request_failed")
+                await self._fail(exchange, NextstateError("unexpected"))
+
+    @abstractmethod
+    async def _answer(self, exchange: Exchange, scope: Scope) -> None: ...
+
+    async def _fail(self, exchange: Exchange, error: NextstateError) -> None:
+        status, headers, body = self.dialect.error(error)
+        level = log.info if status < HTTPStatus.INTERNAL_SERVER_ERROR else log.warning
+        level("refused", status=status, error=type(error).__name__, why=error.message)
+        if not exchange.begun:
+            await exchange.answer(status, body, headers)
+
+
+class Models(Endpoint):
+    """The policy under its own name and those aliases that are names."""
+
+    async def _answer(self, exchange: Exchange, scope: Scope) -> None:
+        await authenticate(self.services.keys, exchange.headers)
+        model = self.services.settings.model
+        wanted = scope["path_params"].get("model")
+        if wanted is not None:
+            if not served(self.services, wanted):
+                raise ModelNotFound(wanted)
+            body: object = _card(wanted)
+        else:
+            names = [model.name, *(name for name in model.aliases if name != "*")]
+            body = {"object": "list", "data": [_card(name) for name in names]}
+        await exchange.answer(HTTPStatus.OK, msgspec.json.encode(body))
+
+
+def served(services: Services, model: str) -> bool:
+    """Whether a model's name, or an alias, or the alias `*`, means the policy."""
+    named = services.settings.model
+    return model == named.name or model in named.aliases or "*" in named.aliases
+
+
+def _card(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "nextstate"}

@@ -1,0 +1,176 @@
+"""The endpoints that agents call, as raw ASGI: bytes in, frames out, nothing in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from http import HTTPStatus
+
+import structlog
+from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
+
+from gateway.api.auth import authenticate
+from gateway.api.endpoint import Endpoint, Models, served
+from gateway.api.exchange import Exchange
+from gateway.api.services import Services
+from gateway.errors import InvalidRequest, ModelNotFound, NextstateError, PermissionDenied
+from gateway.pipeline import Finished, Piece, Started
+from gateway.pipeline.serve import Event
+from gateway.records import Role, TurnRequest
+from gateway.telemetry import get_logger
+from gateway.wire.base import Encoder, TokenLogprob
+from gateway.wire.openai_chat import OpenAIChat
+from gateway.wire.sse import COMMENT
+
+log = get_logger(__name__)
+
+_SSE = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # Reverse proxies would otherwise collect the stream before they pass it on.
+    (b"x-accel-buffering", b"no"),
+)
+
+
+def routes(services: Services) -> list[BaseRoute]:
+    """One endpoint a dialect, and the list of models."""
+    chat = OpenAIChat()
+    return [
+        Route("/v1/chat/completions", Inference(services, chat), methods=["POST"]),
+        Route("/v1/models", Models(services, chat), methods=["GET"]),
+        Route("/v1/models/{model:path}", Models(services, chat), methods=["GET"]),
+    ]
+
+
+class Inference(Endpoint):
+    """Serves one dialect's completions."""
+
+    async def _answer(self, exchange: Exchange, scope: Scope) -> None:  # noqa: ARG002
+        services = self.services
+        principal = await authenticate(services.keys, exchange.headers)
+        if principal.role is Role.ADMIN:
+            raise PermissionDenied("An admin key cannot be used for inference.")
+        limits = services.settings.gateway
+        body = await exchange.body(limits.max_body_bytes)
+        request = self.dialect.parse(body, exchange.headers, limits)
+        if not served(services, request.model):
+            raise ModelNotFound(request.model)
+        if request.choices > 1:
+            raise InvalidRequest("n > 1 is not supported yet.", param="n")
+        structlog.contextvars.bind_contextvars(tenant=principal.tenant, key=principal.name)
+        reply = self._stream if request.stream else self._whole
+        async with aclosing(services.pipeline.serve_turn(principal, request)) as events:
+            await exchange.while_there(reply(exchange, request, events))
+
+    async def _whole(
+        self, exchange: Exchange, request: TurnRequest, events: AsyncGenerator[Event, None]
+    ) -> None:
+        async for event in events:
+            if isinstance(event, Finished):
+                encoder = self.dialect.encoder(
+                    request, event.turn_id, int(time.time()), request.model
+                )
+                logprobs = self._shown(request, event.sampled_ids, event.logprobs)
+                body = encoder.whole([event.reply], [event.finish_reason], event.usage, [logprobs])
+                headers = _headers(event)
+                headers["x-nextstate-policy-version"] = str(event.version)
+                await exchange.answer(HTTPStatus.OK, body, headers)
+
+    async def _stream(
+        self, exchange: Exchange, request: TurnRequest, events: AsyncGenerator[Event, None]
+    ) -> None:
+        stream = EventStream(exchange, self.services.settings.gateway.keepalive_comment_s)
+        encoder: Encoder | None = None
+        unsent: list[TokenLogprob] = []
+        try:
+            async for event in events:
+                if isinstance(event, Started):
+                    encoder = self.dialect.encoder(
+                        request, event.turn_id, int(time.time()), request.model
+                    )
+                    await stream.open(_headers(event))
+                    await stream.write(encoder.start())
+                    continue
+                assert encoder is not None, "a turn begins with Started"
+                if isinstance(event, Piece):
+                    unsent += self._shown(request, event.ids, event.logprobs)
+                    frames = b""
+                    for delta in event.deltas:
+                        frames += encoder.delta(0, delta, unsent)
+                        unsent = []
+                    await stream.write(frames)
+                else:
+                    last = encoder.finish(0, event.finish_reason) + encoder.end(event.usage)
+                    await stream.end(last)
+        except NextstateError as error:
+            if not exchange.begun:
+                raise
+            log.warning("stream_broken", error=type(error).__name__, why=error.message)
+            encoder = encoder or self.dialect.encoder(
+                request, exchange.request_id, int(time.time()), request.model
+            )
+            await stream.end(encoder.error_event(error))
+        finally:
+            stream.close()
+
+    def _shown(
+        self, request: TurnRequest, ids: Sequence[int], logprobs: Sequence[float]
+    ) -> list[TokenLogprob]:
+        """Log-probabilities as the client sees them, if it asked."""
+        if request.top_logprobs is None:
+            return []
+        tokenizer = self.services.tokenizer
+        return [
+            TokenLogprob(text=tokenizer.decode([id_]), raw=tokenizer.bytes_of(id_), logprob=value)
+            for id_, value in zip(ids, logprobs, strict=True)
+        ]
+
+
+class EventStream:
+    """The body of a streamed reply; comment lines fill silences longer than `silence_s`.
+
+    Proxies cut streams that say nothing. If the first token takes that long, the response begins
+    without it, and what fails later is an event of the stream.
+    """
+
+    def __init__(self, exchange: Exchange, silence_s: float) -> None:
+        self._exchange = exchange
+        self._silence_s = silence_s
+        self._written = time.monotonic()
+        self._keeper = asyncio.create_task(self._keep_alive())
+
+    async def open(self, headers: dict[str, str]) -> None:
+        if not self._exchange.begun:
+            given = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await self._exchange.begin(HTTPStatus.OK, [*_SSE, *given])
+
+    async def write(self, frames: bytes) -> None:
+        if frames:
+            self._written = time.monotonic()
+            await self._exchange.write(frames, more=True)
+
+    async def end(self, frames: bytes) -> None:
+        self.close()
+        await self._exchange.write(frames)
+
+    def close(self) -> None:
+        self._keeper.cancel()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            silent = time.monotonic() - self._written
+            if silent >= self._silence_s:
+                await self.open({})
+                await self.write(COMMENT)
+                silent = 0.0
+            await asyncio.sleep(self._silence_s - silent)
+
+
+def _headers(event: Started | Finished) -> dict[str, str]:
+    return {
+        "x-nextstate-turn-id": str(event.turn_id),
+        "x-nextstate-session-id": str(event.session_id),
+    }
