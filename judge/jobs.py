@@ -1,0 +1,232 @@
+"""Judging jobs taken from Postgres and brought to an end, many at once.
+
+    claim ──▶ judge (bounded in time) ──▶ finish      the score, and a sample where one is due
+                     │
+                     └─ crashed, too slow ──▶ fail    again later, or set aside with the reason
+
+A job is leased while it is worked on. A worker that dies lets its leases run out and another one
+takes the jobs; what a worker does with a job that it no longer holds has no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+from gateway.errors import StoreUnavailable
+from gateway.records import JudgeJob, Judgement
+from gateway.telemetry import get_logger
+from judge.config import JudgeConfig
+from judge.evaluate import evaluate
+from judge.verdicts import Evidence, Judge
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+_FIRST_BACKOFF_S = 0.2
+_MOST_BACKOFF_S = 5.0
+_ERROR_LIMIT = 500
+
+
+class Claims(Protocol):
+    """The jobs in Postgres. Every method raises StoreUnavailable where it is away."""
+
+    async def claim(self, worker_id: UUID, limit: int, lease_s: float) -> list[JudgeJob]: ...
+
+    async def finish(
+        self, worker_id: UUID, job: JudgeJob, judgement: Judgement, sample_method: str | None
+    ) -> bool:
+        """Whether the job was still this worker's."""
+        ...
+
+    async def fail(
+        self, worker_id: UUID, job: JudgeJob, error: str, retry_after_s: float | None
+    ) -> bool:
+        """Try again after `retry_after_s`; None sets the job aside."""
+        ...
+
+    async def extend(self, worker_id: UUID, jobs: Sequence[JudgeJob], lease_s: float) -> int: ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this worker has done since it started."""
+
+    claimed: int = 0
+    scored: int = 0
+    unscored: int = 0
+    failed: int = 0
+    dead: int = 0
+    lost: int = 0
+
+    def report(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class JobLoop:
+    """Works until told to stop. `wake` may be called from any callback of the same event loop."""
+
+    def __init__(
+        self, claims: Claims, judges: Sequence[Judge], config: JudgeConfig, worker_id: UUID
+    ) -> None:
+        self.counts = Counts()
+        self._claims = claims
+        self._judges = tuple(judges)
+        self._config = config
+        self._worker_id = worker_id
+        self._tasks: dict[asyncio.Task[None], JudgeJob] = {}
+        self._woken = asyncio.Event()
+        self._more = False
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._tasks)
+
+    def wake(self) -> None:
+        """Look for jobs now rather than at the next poll."""
+        self._woken.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Claim and judge until `stop` is set, then finish what is in hand within the grace."""
+        stopper = asyncio.create_task(self._wake_on(stop))
+        keeper = asyncio.create_task(self._keep_leases())
+        try:
+            while not stop.is_set():
+                await self._claim(stop)
+                await self._pause(self._config.poll_s)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._config.shutdown_grace_s)
+        finally:
+            left = [stopper, keeper, *self._tasks]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _wake_on(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.wake()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._woken.clear()
+
+    async def _claim(self, stop: asyncio.Event) -> None:
+        """Take as many jobs as there is room for."""
+        free = self._config.concurrency - len(self._tasks)
+        if free <= 0:
+            self._more = True
+            return
+        jobs = await self._patiently(
+            lambda: self._claims.claim(self._worker_id, free, self._config.lease_s), stop
+        )
+        for job in jobs or ():
+            self.counts.claimed += 1
+            task = asyncio.create_task(self._work(job))
+            self._tasks[task] = job
+            task.add_done_callback(self._done)
+        # A full hand means that there may be more; the next free place fetches it.
+        self._more = len(jobs or ()) == free
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        job = self._tasks.pop(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("job_lost", turn_id=str(job.turn_id), error=repr(error)[:_ERROR_LIMIT])
+        if self._more:
+            self.wake()
+
+    async def _patiently(
+        self, action: Callable[[], Awaitable[T]], stop: asyncio.Event | None = None
+    ) -> T | None:
+        """Do `action`, again and again while Postgres is away; None where `stop` came first."""
+        wait_s = _FIRST_BACKOFF_S
+        while stop is None or not stop.is_set():
+            try:
+                return await action()
+            except StoreUnavailable as error:
+                log.warning("store_unavailable", error=error.message, retry_s=round(wait_s, 1))
+            # Replicas that lost the same server should not all come back at once.
+            await asyncio.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311 - no secret
+            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
+        return None
+
+    async def _work(self, job: JudgeJob) -> None:
+        """Bring one job to its end. Whatever goes wrong in it stays in it."""
+        try:
+            async with asyncio.timeout(self._config.job_timeout_s):
+                judgement = await evaluate(self._judges, Evidence.of(job))
+        except TimeoutError:
+            await self._fail(job, f"no verdict within {self._config.job_timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - a rule or a plug-in may raise anything
+            await self._fail(job, f"{type(error).__name__}: {error}"[:_ERROR_LIMIT])
+        else:
+            await self._finish(job, judgement)
+
+    async def _finish(self, job: JudgeJob, judgement: Judgement) -> None:
+        method = self._config.sample_method
+        try:
+            held = await self._patiently(
+                lambda: self._claims.finish(self._worker_id, job, judgement, method)
+            )
+        except Exception as error:  # noqa: BLE001 - one bad row fails alone
+            await self._fail(job, f"{type(error).__name__}: {error}"[:_ERROR_LIMIT])
+            return
+        if not held:
+            self.counts.lost += 1
+            return
+        if judgement.score is None:
+            self.counts.unscored += 1
+        else:
+            self.counts.scored += 1
+        log.info(
+            "scored",
+            session_id=str(job.session_id),
+            turn_id=str(job.turn_id),
+            policy_version=job.version_min,
+            score=judgement.score,
+            rule=judgement.rule,
+            judge=judgement.judge,
+        )
+
+    async def _fail(self, job: JudgeJob, error: str) -> None:
+        """Try again later, each time later; after the last attempt the job is set aside."""
+        retry_s = (
+            self._config.retry_after_s * 2 ** (job.attempts - 1)
+            if job.attempts < self._config.max_attempts
+            else None
+        )
+        held = await self._patiently(
+            lambda: self._claims.fail(self._worker_id, job, error, retry_s)
+        )
+        if not held:
+            self.counts.lost += 1
+            return
+        self.counts.failed += 1
+        self.counts.dead += retry_s is None
+        # The type of an error is safe to log; its words may hold what people wrote.
+        log.warning(
+            "judging_failed",
+            turn_id=str(job.turn_id),
+            error=error.partition(":")[0],
+            attempts=job.attempts,
+            again_in_s=retry_s,
+        )
+
+    async def _keep_leases(self) -> None:
+        """Extend the leases of the jobs in hand, well before they run out."""
+        while True:
+            await asyncio.sleep(self._config.lease_s / 3)
+            if jobs := tuple(self._tasks.values()):
+                try:
+                    await self._claims.extend(self._worker_id, jobs, self._config.lease_s)
+                except StoreUnavailable as error:
+                    log.warning("lease_not_extended", jobs=len(jobs), error=error.message)
