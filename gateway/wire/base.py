@@ -1,0 +1,75 @@
+"""What every dialect can do: read a request, and write a reply whole or as a stream.
+
+The frames that end a stream are made apart from the others, so that the pipeline can send them
+once the turn is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from gateway.config import ServerSettings
+from gateway.errors import NextstateError
+from gateway.records import Delta, FinishReason, Reply, TurnRequest, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """One sampled token as clients are shown it: its text, its bytes, its log-probability."""
+
+    text: str
+    raw: bytes
+    logprob: float
+
+
+class Encoder(Protocol):
+    """Writes one response. `choice` counts from 0; log-probabilities only if they were asked for.
+
+    A stream is start, then deltas, then one finish a choice, then end.
+    """
+
+    def start(self) -> bytes: ...
+
+    def delta(self, choice: int, delta: Delta, logprobs: Sequence[TokenLogprob] = ()) -> bytes: ...
+
+    def finish(self, choice: int, reason: FinishReason) -> bytes: ...
+
+    def end(self, usage: Usage) -> bytes: ...
+
+    def comment(self) -> bytes: ...
+
+    def whole(
+        self,
+        replies: Sequence[Reply],
+        finishes: Sequence[FinishReason],
+        usage: Usage,
+        logprobs: Sequence[Sequence[TokenLogprob]] = (),
+    ) -> bytes:
+        """The response of a request that does not stream."""
+        ...
+
+    def error_event(self, error: NextstateError) -> bytes:
+        """What a client sees when a stream that has begun cannot go on."""
+        ...
+
+
+class Dialect(Protocol):
+    """One protocol that agents speak."""
+
+    @property
+    def name(self) -> str: ...
+
+    def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
+        """Check a request. `headers` have lower-case names. Raises InvalidRequest."""
+        ...
+
+    def encoder(
+        self, request: TurnRequest, response_id: UUID, created: int, model: str
+    ) -> Encoder: ...
+
+    def error(self, error: NextstateError) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of a request that failed."""
+        ...

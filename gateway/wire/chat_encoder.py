@@ -1,0 +1,165 @@
+"""Chat completions as the OpenAI API writes them, whole and in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from gateway.errors import NextstateError
+from gateway.records import Delta, FinishReason, Reply, TurnRequest, Usage
+from gateway.wire.base import TokenLogprob
+from gateway.wire.outcome import outcome_of
+from gateway.wire.sse import COMMENT, DONE, event
+
+_encode = msgspec.json.Encoder().encode
+
+#: Clients know no other reasons. What an engine aborted was cut short, as by a limit.
+_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.TOOL_CALLS: "tool_calls",
+    FinishReason.ABORT: "length",
+}
+
+
+class ChatEncoder:
+    """Writes one response. What all its chunks share is encoded once."""
+
+    def __init__(self, request: TurnRequest, response_id: UUID, created: int, model: str) -> None:
+        self._choices = request.choices
+        self._include_usage = request.include_usage
+        self._shared = {
+            "id": f"chatcmpl-{response_id.hex}",
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        # A chunk is head + choice + tail; with usage asked for, all but the last say null.
+        self._head = b"data: " + _encode(self._shared)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
+
+    def start(self) -> bytes:
+        opening = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk(choice, opening) for choice in range(self._choices))
+
+    def delta(self, choice: int, delta: Delta, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
+        """One chunk; tokens whose text is still held back may come with an empty delta."""
+        if delta.call_index is not None:
+            return self._chunk(choice, {"tool_calls": [_call(delta)]}, logprobs)
+        fields: dict[str, str] = {}
+        if delta.text or not delta.reasoning:
+            fields["content"] = delta.text
+        if delta.reasoning:
+            fields["reasoning_content"] = delta.reasoning
+        return self._chunk(choice, fields, logprobs)
+
+    def finish(self, choice: int, reason: FinishReason) -> bytes:
+        return self._chunk(choice, {}, reason=_REASONS[reason])
+
+    def end(self, usage: Usage) -> bytes:
+        if not self._include_usage:
+            return DONE
+        return event(_encode({**self._shared, "choices": [], "usage": _usage(usage)})) + DONE
+
+    def comment(self) -> bytes:
+        return COMMENT
+
+    def whole(
+        self,
+        replies: Sequence[Reply],
+        finishes: Sequence[FinishReason],
+        usage: Usage,
+        logprobs: Sequence[Sequence[TokenLogprob]] = (),
+    ) -> bytes:
+        choices = [
+            {
+                "index": index,
+                "message": _message(reply),
+                "logprobs": _logprobs(logprobs[index]) if logprobs else None,
+                "finish_reason": _REASONS[reason],
+            }
+            for index, (reply, reason) in enumerate(zip(replies, finishes, strict=True))
+        ]
+        return _encode(
+            {
+                **self._shared,
+                "object": "chat.completion",
+                "choices": choices,
+                "usage": _usage(usage),
+            }
+        )
+
+    def error_event(self, error: NextstateError) -> bytes:
+        return event(error_body(error))
+
+    def _chunk(
+        self,
+        choice: int,
+        delta: dict[str, Any],
+        logprobs: Sequence[TokenLogprob] = (),
+        reason: str | None = None,
+    ) -> bytes:
+        body = {
+            "index": choice,
+            "delta": delta,
+            "logprobs": _logprobs(logprobs) if logprobs else None,
+            "finish_reason": reason,
+        }
+        return b"".join((self._head, _encode(body), self._tail))
+
+
+def error_body(error: NextstateError) -> bytes:
+    """`{"error": {message, type, param, code}}`."""
+    outcome = outcome_of(error)
+    return _encode(
+        {
+            "error": {
+                "message": outcome.message,
+                "type": outcome.kind,
+                "param": outcome.param,
+                "code": outcome.code,
+            }
+        }
+    )
+
+
+def _message(reply: Reply) -> dict[str, Any]:
+    message = reply.message()
+    message.setdefault("refusal", None)
+    return message
+
+
+def _call(delta: Delta) -> dict[str, Any]:
+    if delta.call_id is None:
+        return {"index": delta.call_index, "function": {"arguments": delta.arguments}}
+    return {
+        "index": delta.call_index,
+        "id": delta.call_id,
+        "type": "function",
+        "function": {"name": delta.call_name, "arguments": delta.arguments},
+    }
+
+
+def _logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    content = [
+        {
+            "token": token.text,
+            "logprob": token.logprob,
+            "bytes": list(token.raw),
+            "top_logprobs": [],
+        }
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }

@@ -1,0 +1,109 @@
+"""JSON bodies decoded into a record, and complaints about them in the words of the OpenAI API."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.errors import InvalidRequest
+
+T = TypeVar("T")
+
+_AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
+_DEPTH = 100
+
+
+class JsonBody:
+    """Decodes bodies into `kind`, a msgspec Struct; fields that it does not have are ignored."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def decode(self, body: bytes) -> Any:  # the Struct given above
+        """Raises InvalidRequest: no JSON, a wrong type, a NUL, nested too deeply."""
+        try:
+            value = self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise _complaint(str(error)) from None
+        except msgspec.DecodeError:
+            raise InvalidRequest(
+                "We could not parse the JSON body of your request.", code="invalid_json"
+            ) from None
+        except RecursionError:
+            raise _too_deep() from None
+        if b"\\u0000" in body:
+            _refuse_nul(msgspec.json.decode(body))
+        return value
+
+
+def check_depth(value: object, param: str) -> None:
+    """Refuse JSON nested so deeply that later readers of it could run out of stack."""
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [item for holder in level for item in _inside(holder)]
+        if not level:
+            return
+    raise _too_deep(param)
+
+
+def _inside(holder: object) -> list[object]:
+    if isinstance(holder, dict):
+        return [item for item in holder.values() if isinstance(item, (dict, list))]
+    return (
+        [item for item in holder if isinstance(item, (dict, list))]
+        if isinstance(holder, list)
+        else []
+    )
+
+
+def invalid(param: str, message: str, code: str = "invalid_value") -> InvalidRequest:
+    """A complaint about one field."""
+    return InvalidRequest(f"Invalid value for '{param}': {message}.", param=param, code=code)
+
+
+def unsupported(param: str, message: str) -> InvalidRequest:
+    """A complaint about a field that is right but cannot be served here."""
+    return InvalidRequest(message, param=param, code="unsupported_parameter")
+
+
+def _complaint(text: str) -> InvalidRequest:
+    at = _AT.search(text)
+    path = at["path"] if at else ""
+    if missing := _MISSING.search(text):
+        param = f"{path}.{missing['name']}".lstrip(".")
+        return InvalidRequest(
+            f"Missing required parameter: '{param}'.",
+            param=param,
+            code="missing_required_parameter",
+        )
+    words = (text[: at.start()] if at else text).replace("`", "")
+    if not path:
+        return InvalidRequest(f"Invalid request body: {words}.", code="invalid_type")
+    return InvalidRequest(
+        f"Invalid type for '{path}': {words[0].lower() + words[1:]}.",
+        param=path,
+        code="invalid_type",
+    )
+
+
+def _refuse_nul(value: object) -> None:
+    """PostgreSQL cannot hold U+0000 in text, and no tokenizer gives it a meaning."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if "\0" in item:
+                raise InvalidRequest(
+                    "The request holds a NUL character (U+0000).", code="invalid_value"
+                )
+        elif isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+
+
+def _too_deep(param: str | None = None) -> InvalidRequest:
+    return InvalidRequest("The request is nested too deeply.", param=param, code="invalid_value")
