@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from pathlib import Path
 
 from rich.console import Console
@@ -18,23 +17,48 @@ from gateway.demo.readings import Reader
 from gateway.demo.report import Report
 from gateway.demo.users import USERS, Manner
 from gateway.errors import StackError
-from gateway.local import state
+from gateway.local import launch, state
 from gateway.local.config import LocalSettings
+from gateway.local.leftovers import end_all
+from gateway.local.processes import free_port
 from gateway.local.stack import Stack
 from gateway.store.database import Database
+from gateway.telemetry import configure_logging
+
+#: The exit status of what a signal stopped.
+INTERRUPTED = 130
 
 
 def demo(*, quick: bool, out: Path, console: Console) -> int:
     """Run the demo; 0 where every claim held, else 1. Raises what the stack and store raise."""
     plan = QUICK if quick else FULL
-    report = asyncio.run(_in_a_stack(plan, out, console))
+    settings = _settings(out / "stack", plan)
+    _empty(settings.home)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "demo.log").open("w") as log:
+        configure_logging(settings.log, "demo", log)
+        report = asyncio.run(
+            launch.run(
+                settings,
+                lambda stack: _run(plan, stack, console),
+                say=lambda step: console.print(f"{step} …", style="dim"),
+            )
+        )
+    if report is None:
+        console.print("stopped before the end; nothing was measured")
+        return INTERRUPTED
     report.write(out)
+    return _summed_up(report, out, console)
+
+
+def _summed_up(report: Report, out: Path, console: Console) -> int:
     console.print(table.scores(report.rows, report.control))
     console.print(table.verdicts(report.claims))
     console.print(
-        f"{report.wall_s:.0f} s, {report.tally.requests} requests. "
-        f"Written: {out / 'report.json'}, {out / 'report.png'}",
+        f"{report.wall_s:.0f} s, {report.tally.requests} requests; "
+        f"{out / 'report.json'} and {out / 'report.png'} are written",
         highlight=False,
+        soft_wrap=True,
     )
     failed = [claim.name for claim in report.claims if not claim.held]
     if failed:
@@ -42,22 +66,9 @@ def demo(*, quick: bool, out: Path, console: Console) -> int:
     return 1 if failed else 0
 
 
-async def _in_a_stack(plan: Plan, out: Path, console: Console) -> Report:
-    settings = _settings(out / "stack", plan)
-    _empty(settings.home)
-    stack = Stack(settings, say=lambda step: console.print(f"{step} …", style="dim"))
-    await stack.start()
-    try:
-        return await _run(plan, stack, console)
-    finally:
-        await stack.stop()
-
-
 def _settings(home: Path, plan: Plan) -> LocalSettings:
-    """What the environment says, at a port that is free, with the plan's batch."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    """What is configured, on a free port, with the plan's batch and what the demo trains with."""
+    port = free_port("127.0.0.1", 0)
     return load(
         LocalSettings,
         local={"home": home},
@@ -70,6 +81,7 @@ def _empty(home: Path) -> None:
     """Remove what an earlier run left. Raises StackError where it still runs."""
     if state.running(home):
         raise StackError(f"a demo already runs in {home}")
+    end_all(home)
     try:
         if home.exists():
             shutil.rmtree(home)
