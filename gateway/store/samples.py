@@ -1,0 +1,139 @@
+"""Samples: judged turns on their way into a training step, each taken at most once.
+
+ready ──lease──▶ leased ──PolicyStore.advance──▶ trained
+  │                 └──release, or a new leader──▶ ready
+  └──drop──▶ dropped (also from leased)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from uuid import UUID
+
+import asyncpg
+
+from gateway.errors import StoreError
+from gateway.records import FinishReason, SampleHead, TrainingSample, VersionSpan
+from gateway.store.database import Database, seconds
+from gateway.store.fence import hold_epoch
+from gateway.store.packing import unpack_logprobs
+from gateway.store.trails import CHAIN, assemble
+from gateway.store.verdicts import put_verdict
+
+_WINDOW = f"""
+SELECT s.id, s.turn_id, s.session_id, s.score, s.version_min,
+    {seconds("s.arrived_at")} AS arrived_at
+FROM samples s JOIN lineages l ON l.id = s.lineage_id
+WHERE s.lineage_id = $1
+  AND (s.state = 'ready' OR (s.state = 'leased' AND s.lease_epoch < l.epoch))
+ORDER BY s.arrived_at, s.id LIMIT $2
+"""  # noqa: S608 - made of constants
+
+_LEASE = """
+UPDATE samples SET state = 'leased', lease_epoch = $2
+WHERE lineage_id = $1 AND id = ANY($3::uuid[])
+  AND (state = 'ready' OR (state = 'leased' AND lease_epoch <= $2))
+"""
+
+_LOAD = f"""
+SELECT s.id, s.turn_id, s.session_id, s.score, s.weight, t.logprobs, t.spans, t.finish_reason,
+    coalesce((t.sampling ->> 'temperature')::float8, 1) AS temperature,
+    {seconds("s.arrived_at")} AS arrived_at,
+    concat_ws(':', coalesce(v.key_id::text, s.session_id::text), v.end_user) AS who
+FROM samples s JOIN turns t ON t.id = s.turn_id LEFT JOIN sessions v ON v.id = s.session_id
+WHERE s.id = ANY($1::uuid[]) ORDER BY s.arrived_at, s.id
+"""  # noqa: S608
+
+_DROP = """
+UPDATE samples s SET state = 'dropped', reason = $4, version_lag = d.lag
+FROM unnest($3::uuid[], $5::int8[]) AS d(id, lag)
+WHERE s.id = d.id AND s.lineage_id = $1
+  AND (s.state = 'ready' OR (s.state = 'leased' AND s.lease_epoch <= $2))
+RETURNING s.turn_id
+"""
+
+_RELEASE = """
+UPDATE samples SET state = 'ready', lease_epoch = NULL
+WHERE lineage_id = $1 AND state = 'leased' AND lease_epoch <= $2
+"""
+
+
+class SampleStore:
+    """What the trainer of a lineage takes from. Writes are fenced by the leader's epoch."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def window(self, lineage_id: UUID, limit: int) -> list[SampleHead]:
+        """Samples that may be taken, the oldest arrival first.
+
+        Those that a dead leader had leased are among them.
+        """
+        rows = await self._database.fetch(_WINDOW, lineage_id, limit)
+        return [SampleHead(**dict(row)) for row in rows]
+
+    async def lease(self, lineage_id: UUID, epoch: int, ids: Sequence[UUID]) -> None:
+        """Take samples for a step. Raises NotLeader, StoreError where one is taken already."""
+        async with self._database.transaction() as connection:
+            await hold_epoch(connection, lineage_id, epoch)
+            done = await connection.execute(_LEASE, lineage_id, epoch, list(ids))
+            if done != f"UPDATE {len(ids)}":
+                raise StoreError(f"not all of {len(ids)} samples are free to take")
+
+    async def load(self, ids: Sequence[UUID]) -> list[TrainingSample]:
+        """Samples with all their ids, the oldest arrival first.
+
+        One whose chain has a gap is left out: its prompt is not known exactly.
+        """
+        async with self._database.acquire() as connection:
+            rows = await connection.fetch(_LOAD, list(ids))
+            chains = await connection.fetch(CHAIN, [row["turn_id"] for row in rows], None)
+        trails = {leaf: assemble(chain) for leaf, chain in groupby(chains, lambda row: row["leaf"])}
+        loaded = []
+        for row in rows:
+            trail = trails.get(row["turn_id"])
+            if trail is not None:
+                loaded.append(_sample(row, trail.prompt_ids, trail.sampled_ids))
+        return loaded
+
+    async def drop(
+        self,
+        lineage_id: UUID,
+        epoch: int,
+        ids: Sequence[UUID],
+        reason: str,
+        lags: Sequence[int],
+    ) -> int:
+        """Give samples up for good, with a verdict for their turns; how many. Raises NotLeader."""
+        async with self._database.transaction() as connection:
+            await hold_epoch(connection, lineage_id, epoch)
+            rows = await connection.fetch(_DROP, lineage_id, epoch, list(ids), reason, list(lags))
+            for row in rows:
+                await put_verdict(connection, row["turn_id"], "dropped", reason)
+        return len(rows)
+
+    async def release(self, lineage_id: UUID, epoch: int) -> int:
+        """Give back what this leader, or an earlier one, has leased and not trained on."""
+        done = await self._database.execute(_RELEASE, lineage_id, epoch)
+        return int(done.rpartition(" ")[2])
+
+
+def _sample(
+    row: asyncpg.Record, prompt_ids: Sequence[int], sampled_ids: Sequence[int]
+) -> TrainingSample:
+    return TrainingSample(
+        id=row["id"],
+        turn_id=row["turn_id"],
+        session_id=row["session_id"],
+        user=row["who"],
+        score=row["score"],
+        weight=row["weight"],
+        prompt_ids=prompt_ids,
+        sampled_ids=sampled_ids,
+        logprobs=unpack_logprobs(row["logprobs"]),
+        spans=tuple(VersionSpan(*span) for span in row["spans"]),
+        temperature=row["temperature"],
+        finish_reason=FinishReason(row["finish_reason"]),
+        arrived_at=row["arrived_at"],
+    )
