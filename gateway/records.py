@@ -336,7 +336,7 @@ class TurnRecord:
     ids after the first `shared_len` ids, which equal the start of the parent's prompt + sampled
     ids; the engine saw `shared_len + len(prompt_ids)` ids. `sampled_ids` and `logprobs` [R]
     include the stop token where one was sampled. `chain_hash` covers the canonical messages up to
-    and including the reply.
+    and including the reply, `tools_hash` what it leaves out: `resolve.head_hash` of the request.
     """
 
     id: UUID
