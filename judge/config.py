@@ -21,7 +21,7 @@ class JudgeConfig(Section):
     poll_s: float = Field(2.0, gt=0, description="look for jobs this often, without a notification")
     job_timeout_s: float = Field(30.0, gt=0, description="one attempt at one job")
     shutdown_grace_s: float = Field(10.0, ge=0, description="for jobs in hand when asked to stop")
-    heartbeat_s: float = Field(5.0, gt=0, description="between signs of life")
+    heartbeat_s: float = Field(1.0, gt=0, description="between signs of life")
     idle_check_s: float = Field(30.0, gt=0, description="between looks for sessions gone idle")
     settling_rules: tuple[str, ...] | None = Field(
         None, description="rules that may settle a score; default: all of them"

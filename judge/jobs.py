@@ -175,7 +175,7 @@ class JobLoop:
         method = self._config.sample_method
         try:
             held = await self._patiently(
-                lambda: self._claims.finish(self._worker_id, job, judgement, method)
+                lambda: self._claims.finish(self._worker_id, job, judgement, sample_method=method)
             )
         except Exception as error:  # noqa: BLE001 - one bad row fails alone
             await self._fail(job, f"{type(error).__name__}: {error}"[:_ERROR_LIMIT])

@@ -105,7 +105,8 @@ class Evidence:
 class Judge(Protocol):
     """Anything that can score a turn. None leaves it to the next judge in line."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     async def judge(self, evidence: Evidence) -> Judgement | None:
         """Raises JudgeError where it failed and the job should be tried again."""

@@ -1,0 +1,138 @@
+"""The judge's process: claims jobs from Postgres, scores them, and waits for nobody.
+
+Any number of replicas may run. New jobs are announced on the channel `nextstate_judge`; polling
+finds what an announcement missed. Postgres may go away and come back at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import Sequence
+
+from gateway.errors import StoreUnavailable
+from gateway.store.claims import JudgeClaims
+from gateway.store.database import Database
+from gateway.store.turns import TurnStore
+from gateway.store.workers import Heartbeat
+from gateway.telemetry import configure_logging, get_logger
+from judge.config import JudgeSettings
+from judge.evaluate import RuleJudge
+from judge.jobs import JobLoop
+from judge.verdicts import Judge
+
+CHANNEL = "nextstate_judge"
+
+log = get_logger(__name__)
+
+_FIRST_BACKOFF_S = 0.2
+_MOST_BACKOFF_S = 5.0
+
+
+def main(settings: JudgeSettings) -> None:
+    """Judge until SIGTERM or SIGINT.
+
+    Raises ConfigError for a rule that does not exist, RevisionMismatch for a database of another
+    build, StoreError where Postgres refuses the connection.
+    """
+    configure_logging(settings.log, "judge")
+    asyncio.run(_until_signalled(settings))
+
+
+async def _until_signalled(settings: JudgeSettings) -> None:
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    await run(settings, stop)
+
+
+async def run(
+    settings: JudgeSettings, stop: asyncio.Event, judges: Sequence[Judge] | None = None
+) -> None:
+    """Judge until `stop` is set; jobs in hand are finished within the configured grace."""
+    config = settings.judge
+    lined_up = (RuleJudge.configured(config),) if judges is None else tuple(judges)
+    database = await _open(settings, stop)
+    if database is None:
+        return
+    try:
+        claims = JudgeClaims(database, max_attempts=config.max_attempts)
+        heartbeat = Heartbeat(
+            database,
+            "judge",
+            lambda: {**loop.counts.report(), "in_hand": loop.in_hand},
+            interval_s=config.heartbeat_s,
+        )
+        loop = JobLoop(claims, lined_up, config, heartbeat.id)
+        await database.listen(CHANNEL, lambda _: loop.wake())
+        if not await _started(heartbeat, stop):
+            return
+        log.info("judge_started", worker_id=str(heartbeat.id), concurrency=config.concurrency)
+        closing = asyncio.create_task(_close_idle(settings, TurnStore(database, 1)))
+        try:
+            await loop.run(stop)
+        finally:
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await heartbeat.close()
+        log.info("judge_stopped", **loop.counts.report())
+    finally:
+        await database.close()
+
+
+async def _open(settings: JudgeSettings, stop: asyncio.Event) -> Database | None:
+    """A database of the right revision, waited for; None where `stop` came first."""
+    wait_s = _FIRST_BACKOFF_S
+    while not stop.is_set():
+        try:
+            database = await Database.open(
+                settings.database, settings.database_url, application="judge"
+            )
+            try:
+                await database.check_revision()
+            except BaseException:
+                await database.close()
+                raise
+        except StoreUnavailable as error:
+            log.warning("store_unavailable", error=error.message, retry_s=round(wait_s, 1))
+            await _wait(stop, wait_s)
+            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
+        else:
+            return database
+    return None
+
+
+async def _started(heartbeat: Heartbeat, stop: asyncio.Event) -> bool:
+    """Report the first sign of life, also where Postgres has just gone away again."""
+    wait_s = _FIRST_BACKOFF_S
+    while not stop.is_set():
+        try:
+            await heartbeat.start()
+        except StoreUnavailable:
+            await _wait(stop, wait_s)
+            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
+        else:
+            return True
+    return False
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    """Wait, a little differently in each replica, but not past `stop`."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds * (0.5 + random.random() / 2)):  # noqa: S311
+            await stop.wait()
+
+
+async def _close_idle(settings: JudgeSettings, turns: TurnStore) -> None:
+    """Close sessions that nobody came back to, so that each of their turns gets a verdict."""
+    while True:
+        try:
+            closed = await turns.close_idle(settings.session_awareness.session_timeout_s)
+        except StoreUnavailable as error:
+            log.warning("idle_sessions_left_open", error=error.message)
+        else:
+            if closed:
+                log.info("sessions_closed", reason="idle", sessions=closed)
+        await asyncio.sleep(settings.judge.idle_check_s)
