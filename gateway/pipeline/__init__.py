@@ -7,6 +7,6 @@
 what will not be lost.
 """
 
-from gateway.pipeline.serve import Finished, Pipeline, Started
+from gateway.pipeline.serve import Finished, Piece, Pipeline, Started
 
-__all__ = ["Finished", "Pipeline", "Started"]
+__all__ = ["Finished", "Piece", "Pipeline", "Started"]

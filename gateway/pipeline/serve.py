@@ -71,7 +71,16 @@ class Finished:
     logprobs: tuple[float, ...]
 
 
-Event = Started | Delta | Finished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one chunk of sampled tokens adds: `ids` [n] and `logprobs` [n], and what shows."""
+
+    deltas: tuple[Delta, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+Event = Started | Piece | Finished
 
 
 class Pipeline:
@@ -171,8 +180,7 @@ class Pipeline:
                     if chunk.finish is not None:
                         deltas += parser.finish()
                     sampled.streamed += deltas
-                    for delta in deltas:
-                        yield delta
+                    yield Piece(deltas=tuple(deltas), ids=chunk.ids, logprobs=chunk.logprobs)
             if finish is None or finish.reason is FinishReason.ABORT:
                 detail = finish.detail if finish else None
                 raise EngineUnavailable(
