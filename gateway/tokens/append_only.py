@@ -49,24 +49,39 @@ def prove(
 
     With `thinking` the replies hold reasoning, which some templates drop from older turns.
     """
+    new = _new_messages(roles)
+    offered = (_TOOL,) if tools else ()
     seen: set[tuple[str, str]] = set()
-    bare: set[tuple[str, str]] = set()
-    try:
-        for history in _histories(roles, thinking=thinking):
-            new = _new_messages(roles)
-            found = _appended(template, history, new, (_TOOL,) if tools else (), kwargs)
-            if isinstance(found, Continuation):
-                return found
-            seen.add(found)
-            if tools:
-                without = _appended(template, history, new, (), kwargs)
-                bare.add(without if isinstance(without, tuple) else ("", ""))
-    except InvalidRequest:
-        return Continuation(reason="template_not_append_only")
-    if len(seen) > 1:
+    bare: set[tuple[str, str] | None] = set()
+    for history in _histories(roles, thinking=thinking):
+        if not _renders(template, history[:-1], offered, kwargs):
+            continue  # Some templates refuse a system message, and then no parent has one.
+        try:
+            found = _appended(template, history, new, offered, kwargs)
+            without = _appended(template, history, new, (), kwargs) if tools else found
+        except InvalidRequest:
+            return Continuation(reason="template_not_append_only")
+        if isinstance(found, Continuation):
+            return found
+        seen.add(found)
+        bare.add(without if isinstance(without, tuple) else None)
+    if len(seen) != 1:
         return Continuation(reason="template_not_append_only")
     [(close, _)] = seen
-    return Continuation(close=close, tools_matter=tools and bare != seen)
+    return Continuation(close=close, tools_matter=bare != seen)
+
+
+def _renders(
+    template: ChatTemplate,
+    messages: list[Message],
+    tools: Sequence[Mapping[str, Any]],
+    kwargs: Mapping[str, Any],
+) -> bool:
+    try:
+        template.render(messages, tools=tools, generate=True, kwargs=kwargs)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def _appended(
