@@ -63,8 +63,8 @@ class Environment:
     @property
     def is_current(self) -> bool:
         """Whether it was built to the end from these locks."""
-        stamp = self.directory / "complete"
-        return stamp.is_file() and stamp.read_text().strip() == self.digest and self.python.exists()
+        wanted, stamp = self.digest, self.directory / "complete"
+        return stamp.is_file() and stamp.read_text().strip() == wanted and self.python.exists()
 
     def ensure(self, say: Say) -> Path:
         """The interpreter, after building whatever is not current; `say` hears of the steps.
@@ -85,6 +85,7 @@ class Environment:
         return self.python
 
     def _build(self, say: Say) -> None:
+        digest = self.digest
         if self.directory.exists():
             shutil.rmtree(self.directory)
         self.directory.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ class Environment:
         if self.project is not None:
             editable = ["--no-deps", "--no-build-isolation", "-e", str(self.project)]
             _run([*pip, "install", *editable], "installing the project")
-        (self.directory / "complete").write_text(self.digest + "\n")
+        (self.directory / "complete").write_text(digest + "\n")
         say(f"{self.directory} is ready")
 
     def _create(self) -> list[str]:
