@@ -181,6 +181,7 @@ class FakeSglang:
         room = self.context_length - len(prompt) - 2
         limit = room if limit is None else min(limit, room)
         stops = {self.eos_id, *(params.get("stop_token_ids") or ())}
+        bias = params.get("logit_bias") or {}
         script = self.replies.popleft() if self.replies else None
         if script is None and self.script is not None:
             script = self.script(body)
@@ -189,6 +190,11 @@ class FakeSglang:
         context, sampled = list(prompt), []
         while len(sampled) < (limit if script is None else min(limit, len(script))):
             values = self.logprobs(context, adapter, 1.0 if greedy else temperature)
+            if bias:
+                values = values.copy()
+                for token, value in bias.items():
+                    values[int(token)] += value
+                values -= np.logaddexp.reduce(values)
             if script is not None:
                 token = script[len(sampled)]
             elif greedy:
@@ -373,7 +379,9 @@ class FakeSglang:
             values: list[Any] = self.score(ids, start + 1, body.get("lora_path"))
             if self.faults.null_logprobs:
                 values = [None] * len(values)
-            entries = [(None, ids[start], None), *_entries(ids[start + 1 :], values)]
+            # As the real server has it: the last id of the vocabulary is named 0.
+            named = [token if token < self.vocab_size - 1 else 0 for token in ids[start:]]
+            entries = _entries(named, [None, *values])
         return {
             "text": "",
             "output_ids": [],
@@ -506,7 +514,9 @@ def _truncated(logprobs: np.ndarray[Any, Any], params: dict[str, Any]) -> np.nda
     return total
 
 
-def _entries(ids: Sequence[int], values: Sequence[float]) -> list[tuple[float | None, int, None]]:
+def _entries(
+    ids: Sequence[int], values: Sequence[float | None]
+) -> list[tuple[float | None, int, None]]:
     return [(value, token, None) for token, value in zip(ids, values, strict=True)]
 
 

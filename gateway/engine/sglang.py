@@ -95,9 +95,13 @@ class SglangEngine:
         # The first entry stands for ids[start - 1], which the server does not score.
         entries = (event.meta_info.input_token_logprobs or [])[1:]
         values = list(codec.logprob_values(entries))
-        if [token for _, token, _ in entries] != list(ids[start:]):
+        scored = [token for _, token, _ in entries]
+        # The server names the last id of the vocabulary 0 here; its score is the right one.
+        if len(scored) != len(ids) - start or any(
+            said not in (asked, 0) for said, asked in zip(scored, ids[start:], strict=True)
+        ):
             raise EngineRejected(
-                f"asked to score {len(ids) - start} tokens, the engine scored {len(entries)} "
+                f"asked to score {len(ids) - start} tokens, the engine scored {len(scored)} "
                 "or others",
                 engine=self.name,
             )

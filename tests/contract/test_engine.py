@@ -137,6 +137,20 @@ async def test_scoring_starts_anywhere_and_needs_something_to_score(engine: Sgla
         await engine.score(PROMPT, len(PROMPT), BASE)
 
 
+async def test_the_last_id_of_the_vocabulary_is_scored_as_itself(engine: SglangEngine) -> None:
+    vocabulary = (await engine.status()).vocab_size
+    assert vocabulary is not None
+    last = vocabulary - 1
+    # Biased towards it, the engine samples it; the bias changes what it reports, not the score.
+    sampled = await reply(
+        engine, ask(Sampling(temperature=1.0, max_tokens=3, logit_bias={last: 100.0}))
+    )
+    assert sampled.ids == (last,) * 3
+    scores = await engine.score([*PROMPT, last], len(PROMPT), BASE)
+    others = await engine.score([*PROMPT, 0], len(PROMPT), BASE)
+    assert abs(scores[0] - others[0]) > 1e-3
+
+
 async def test_greedy_replies_repeat_and_sampled_ones_vary(engine: SglangEngine) -> None:
     first, second = await reply(engine, ask(GREEDY)), await reply(engine, ask(GREEDY))
     assert first.ids == second.ids

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -233,6 +234,20 @@ async def test_scores_that_are_not_numbers_are_refused(
     fake_sglang.faults.null_logprobs = True
     with pytest.raises(EngineRejected, match="not finite"):
         await engine.score(PROMPT, 1, BASE)
+
+
+async def test_scores_of_other_tokens_are_refused(
+    engine: SglangEngine, fake_sglang: FakeSglang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = fake_sglang._scored
+    for wrong in (lambda ids: [*ids[:-1], 7], lambda ids: ids[:-1]):
+
+        def scored(body: dict[str, Any], wrong: Any = wrong) -> dict[str, Any]:
+            return right({**body, "input_ids": wrong(body["input_ids"])})
+
+        monkeypatch.setattr(fake_sglang, "_scored", scored)
+        with pytest.raises(EngineRejected, match="asked to score 2 tokens"):
+            await engine.score(PROMPT, 1, BASE)
 
 
 async def test_an_engine_that_dies_of_an_id_is_unavailable(fake_sglang: FakeSglang) -> None:
