@@ -94,7 +94,8 @@ def _appended(
     """(what closes the reply, what the new messages add), or why nothing can be appended."""
 
     def text(messages: list[Message], *, generate: bool) -> str:
-        return template.render(messages, tools=tools, generate=generate, kwargs=kwargs)
+        adapted = [template.adapt(message) for message in messages]
+        return template.render(adapted, tools=tools, generate=generate, kwargs=kwargs)
 
     opened = text(history[:-1], generate=True)
     said = text([*history[:-1], {"role": "assistant", "content": _SAID}], generate=False)
@@ -119,7 +120,7 @@ def _histories(roles: Sequence[str], *, thinking: bool) -> list[list[Message]]:
             {
                 "id": _call_id(index),
                 "type": "function",
-                "function": {"name": "probe", "arguments": {"x": "1"}},
+                "function": {"name": "probe", "arguments": '{"x": "1"}'},
             }
             for index in range(count)
         ]

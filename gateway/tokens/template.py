@@ -27,6 +27,24 @@ class _Generation(Extension):
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
 
+def _called(arguments: object) -> list[Message]:
+    call = {
+        "id": "call00000",
+        "type": "function",
+        "function": {"name": "f", "arguments": arguments},
+    }
+    return [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call00000", "name": "f", "content": "r"},
+    ]
+
+
+#: Most templates write arguments with `tojson`; a few put the text together themselves.
+_CALLED = _called({"x": "1"})
+_CALLED_IN_TEXT = _called('{"x": "1"}')
+
+
 class ChatTemplate:
     """One compiled chat template. `render` gives the text that a model is prompted with."""
 
@@ -48,6 +66,18 @@ class ChatTemplate:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from None
         self._special_tokens = dict(special_tokens)
         self.source = source
+        self._takes_objects = self._shows(_CALLED) or not self._shows(_CALLED_IN_TEXT)
+
+    def adapt(self, message: Message) -> dict[str, Any]:
+        """A message in the form that this template reads."""
+        return for_template(message, objects=self._takes_objects)
+
+    def _shows(self, messages: Sequence[Message]) -> bool:
+        try:
+            self.render(messages, generate=True, kwargs={})
+        except InvalidRequest:
+            return False
+        return True
 
     def render(
         self,
@@ -81,8 +111,8 @@ class ChatTemplate:
             raise InvalidRequest("The request is nested too deeply.", param="messages") from None
 
 
-def for_template(message: Message) -> dict[str, Any]:
-    """A message as templates read it: content a string, tool arguments decoded.
+def for_template(message: Message, *, objects: bool = True) -> dict[str, Any]:
+    """A message as templates read it: content a string, tool arguments decoded if `objects`.
 
     Arguments that are no JSON object stay text. A developer message is a system message.
     """
@@ -93,11 +123,12 @@ def for_template(message: Message) -> dict[str, Any]:
     if content is None:
         adapted["content"] = ""
     elif not isinstance(content, str):
-        adapted["content"] = "".join(part.get("text", "") for part in content)
-    if calls := message.get("tool_calls"):
-        adapted["tool_calls"] = [_decoded(call) for call in calls]
-    else:
+        adapted["content"] = "".join(part[part["type"]] for part in content)
+    calls = message.get("tool_calls")
+    if not calls:
         adapted.pop("tool_calls", None)
+    elif objects:
+        adapted["tool_calls"] = [_decoded(call) for call in calls]
     return adapted
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.records import Message, Trail
 from gateway.tokens.append_only import Continuation, prove
 from gateway.tokens.renderer import Extension, Tools, blocked
-from gateway.tokens.template import ChatTemplate, for_template
+from gateway.tokens.template import ChatTemplate
 from gateway.tokens.tokenizer import Tokenizer
 
 _PROOFS = 256
@@ -38,7 +38,7 @@ class TemplateRenderer:
     def render(
         self, messages: Sequence[Message], tools: Tools, template_kwargs: Mapping[str, Any]
     ) -> list[int]:
-        adapted = [for_template(message) for message in messages]
+        adapted = [self._template.adapt(message) for message in messages]
         return self._tokenizer.encode(
             self._template.render(adapted, tools=tools, generate=True, kwargs=template_kwargs)
         )
@@ -57,7 +57,7 @@ class TemplateRenderer:
         if not any(message["role"] == "user" for message in before):
             # Some templates write tools or the system prompt into the first user message.
             return Extension(reason="template_not_append_only")
-        new = [for_template(message) for message in new_messages]
+        new = [self._template.adapt(message) for message in new_messages]
         proof = self._proof(
             _collapsed([message["role"] for message in new]),
             bool(tools) and self.uses_tools,
@@ -66,7 +66,7 @@ class TemplateRenderer:
         )
         if proof.reason:
             return Extension(reason=proof.reason)
-        reply = for_template(before[-1])
+        reply = self._template.adapt(before[-1])
         used = tools if proof.tools_matter else ()
         closed = self._template.render(
             [_PROBE, reply], tools=used, generate=False, kwargs=template_kwargs

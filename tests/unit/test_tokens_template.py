@@ -77,9 +77,25 @@ def test_messages_take_the_form_that_templates_read() -> None:
     assert adapted["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert adapted["tool_calls"][1]["function"] == {"name": "g", "arguments": "[1"}
     assert call["function"]["arguments"] == '{"a": 1}'
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
     assert for_template({"role": "developer", "content": parts}) == {
         "role": "system",
         "content": "ab",
     }
     assert "tool_calls" not in for_template({"role": "assistant", "tool_calls": []})
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        ("call.function.arguments | tojson", '{"a": 1}'),
+        ("'<' + call.function.arguments + '>'", '<{"a":1}>'),
+    ],
+)
+def test_arguments_come_as_the_template_takes_them(shown: str, text: str) -> None:
+    source = "{% for m in messages %}{% for call in m.tool_calls %}{{ " + shown + " }}{% endfor %}"
+    template = ChatTemplate(source + "{% endfor %}", {})
+    function = {"name": "f", "arguments": '{"a":1}'}
+    call = {"id": "c", "type": "function", "function": function}
+    message = template.adapt({"role": "assistant", "content": None, "tool_calls": [call]})
+    assert template.render([message], generate=True, kwargs={}) == text
