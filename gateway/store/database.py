@@ -224,7 +224,7 @@ async def migrate(url: str) -> None:
 def _server_settings(settings: DatabaseSettings, application: str) -> dict[str, str]:
     limit = str(int(settings.command_timeout_s * 1000))
     return {
-        "application_name": f"nextstate {application}",
+        "application_name": application,
         "statement_timeout": limit,
         "idle_in_transaction_session_timeout": str(2 * int(limit)),
     }

@@ -141,6 +141,14 @@ class TurnStore:
             return NamedSession(id=None)
         return NamedSession(id=row["id"], turns=row["turns"], has_tools=row["has_tools"])
 
+    async def exists(self, tenant_id: UUID, turn_id: UUID) -> bool:
+        found: bool = await self._database.fetchval(
+            "SELECT EXISTS (SELECT FROM turns WHERE id = $1 AND tenant_id = $2)",
+            turn_id,
+            tenant_id,
+        )
+        return found
+
     async def trail(self, tenant_id: UUID, turn_id: UUID) -> Trail | None:
         """All ids of a turn; None where it, or an ancestor that it needs, is not stored."""
         if (cached := self._cache.get(tenant_id, turn_id)) is not None:

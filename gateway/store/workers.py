@@ -84,6 +84,15 @@ class Heartbeat:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @classmethod
+    async def open(
+        cls, database: Database, kind: str, report: Report = dict, *, interval_s: float = 1.0
+    ) -> Self:
+        """A started heartbeat. Raises StoreUnavailable."""
+        heartbeat = cls(database, kind, report, interval_s=interval_s)
+        await heartbeat.start()
+        return heartbeat
+
     async def start(self) -> None:
         """Report once, and go on reporting. Raises StoreUnavailable."""
         await self._database.execute(_FORGET)
