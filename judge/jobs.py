@@ -11,25 +11,23 @@ takes the jobs; what a worker does with a job that it no longer holds has no eff
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 from uuid import UUID
+
+import asyncpg
 
 from gateway.errors import StoreUnavailable
 from gateway.records import JudgeJob, Judgement
 from gateway.telemetry import get_logger
 from judge.config import JudgeConfig
 from judge.evaluate import evaluate
+from judge.patience import patiently
 from judge.verdicts import Evidence, Judge
-
-T = TypeVar("T")
 
 log = get_logger(__name__)
 
-_FIRST_BACKOFF_S = 0.2
-_MOST_BACKOFF_S = 5.0
 _ERROR_LIMIT = 500
 
 
@@ -126,7 +124,7 @@ class JobLoop:
         if free <= 0:
             self._more = True
             return
-        jobs = await self._patiently(
+        jobs = await patiently(
             lambda: self._claims.claim(self._worker_id, free, self._config.lease_s), stop
         )
         for job in jobs or ():
@@ -144,21 +142,6 @@ class JobLoop:
         if self._more:
             self.wake()
 
-    async def _patiently(
-        self, action: Callable[[], Awaitable[T]], stop: asyncio.Event | None = None
-    ) -> T | None:
-        """Do `action`, again and again while Postgres is away; None where `stop` came first."""
-        wait_s = _FIRST_BACKOFF_S
-        while stop is None or not stop.is_set():
-            try:
-                return await action()
-            except StoreUnavailable as error:
-                log.warning("store_unavailable", error=error.message, retry_s=round(wait_s, 1))
-            # Replicas that lost the same server should not all come back at once.
-            await asyncio.sleep(wait_s * (0.5 + random.random() / 2))  # noqa: S311 - no secret
-            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
-        return None
-
     async def _work(self, job: JudgeJob) -> None:
         """Bring one job to its end. Whatever goes wrong in it stays in it."""
         try:
@@ -174,7 +157,7 @@ class JobLoop:
     async def _finish(self, job: JudgeJob, judgement: Judgement) -> None:
         method = self._config.sample_method
         try:
-            held = await self._patiently(
+            held = await patiently(
                 lambda: self._claims.finish(self._worker_id, job, judgement, sample_method=method)
             )
         except Exception as error:  # noqa: BLE001 - one bad row fails alone
@@ -204,9 +187,7 @@ class JobLoop:
             if job.attempts < self._config.max_attempts
             else None
         )
-        held = await self._patiently(
-            lambda: self._claims.fail(self._worker_id, job, error, retry_s)
-        )
+        held = await patiently(lambda: self._claims.fail(self._worker_id, job, error, retry_s))
         if not held:
             self.counts.lost += 1
             return
@@ -228,5 +209,5 @@ class JobLoop:
             if jobs := tuple(self._tasks.values()):
                 try:
                     await self._claims.extend(self._worker_id, jobs, self._config.lease_s)
-                except StoreUnavailable as error:
-                    log.warning("lease_not_extended", jobs=len(jobs), error=error.message)
+                except (StoreUnavailable, asyncpg.PostgresError) as error:
+                    log.warning("leases_not_extended", jobs=len(jobs), error=type(error).__name__)

@@ -23,6 +23,10 @@ _INSERTED = re.compile(
     r".*?(?:</\1>|\Z)",
     re.DOTALL,
 )
+#: A time stamp before the user's words, and a heading over them.
+_HEADING = re.compile(r"(?:\[\w{3} \d{4}-\d\d-\d\d[^\]\n]{0,40}\]|New task:)\s*")
+#: Where an agent reports tool output and goes on with the user's next words.
+_NEXT_TASK = re.compile(r"\nNew task:\n")
 #: Agents without tool messages report what a tool said as a user message that starts like this.
 _OBSERVATION = re.compile(
     r"\s*(?:<(?:returncode|output|observation|tool_(?:result|response|output)|function_results?)\b"
@@ -142,7 +146,9 @@ def user_texts(messages: tuple[Message, ...]) -> Iterator[str]:
         if isinstance(content, list | tuple):
             content = [part for part in content if not _is_result(part)]
         text = _INSERTED.sub("", content_text(content)).strip()
-        if text and not _OBSERVATION.match(text):
+        if _OBSERVATION.match(text):
+            text = "".join(_NEXT_TASK.split(text, maxsplit=1)[1:])
+        if text := _HEADING.sub("", text, count=1) if _HEADING.match(text) else text:
             yield text
 
 

@@ -7,10 +7,10 @@ finds what an announcement missed. Postgres may go away and come back at any tim
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 import signal
 from collections.abc import Sequence
+
+import asyncpg
 
 from gateway.errors import StoreUnavailable
 from gateway.store.claims import JudgeClaims
@@ -21,14 +21,12 @@ from gateway.telemetry import configure_logging, get_logger
 from judge.config import JudgeSettings
 from judge.evaluate import RuleJudge
 from judge.jobs import JobLoop
+from judge.patience import patiently
 from judge.verdicts import Judge
 
 CHANNEL = "nextstate_judge"
 
 log = get_logger(__name__)
-
-_FIRST_BACKOFF_S = 0.2
-_MOST_BACKOFF_S = 5.0
 
 
 def main(settings: JudgeSettings) -> None:
@@ -54,7 +52,7 @@ async def run(
     """Judge until `stop` is set; jobs in hand are finished within the configured grace."""
     config = settings.judge
     lined_up = (RuleJudge.configured(config),) if judges is None else tuple(judges)
-    database = await _open(settings, stop)
+    database = await patiently(lambda: _open(settings), stop)
     if database is None:
         return
     try:
@@ -67,8 +65,7 @@ async def run(
         )
         loop = JobLoop(claims, lined_up, config, heartbeat.id)
         await database.listen(CHANNEL, lambda _: loop.wake())
-        if not await _started(heartbeat, stop):
-            return
+        await patiently(heartbeat.start, stop)
         log.info("judge_started", worker_id=str(heartbeat.id), concurrency=config.concurrency)
         closing = asyncio.create_task(_close_idle(settings, TurnStore(database, 1)))
         try:
@@ -82,47 +79,16 @@ async def run(
         await database.close()
 
 
-async def _open(settings: JudgeSettings, stop: asyncio.Event) -> Database | None:
-    """A database of the right revision, waited for; None where `stop` came first."""
-    wait_s = _FIRST_BACKOFF_S
-    while not stop.is_set():
-        try:
-            database = await Database.open(
-                settings.database, settings.database_url, application="judge"
-            )
-            try:
-                await database.check_revision()
-            except BaseException:
-                await database.close()
-                raise
-        except StoreUnavailable as error:
-            log.warning("store_unavailable", error=error.message, retry_s=round(wait_s, 1))
-            await _wait(stop, wait_s)
-            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
-        else:
-            return database
-    return None
-
-
-async def _started(heartbeat: Heartbeat, stop: asyncio.Event) -> bool:
-    """Report the first sign of life, also where Postgres has just gone away again."""
-    wait_s = _FIRST_BACKOFF_S
-    while not stop.is_set():
-        try:
-            await heartbeat.start()
-        except StoreUnavailable:
-            await _wait(stop, wait_s)
-            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
-        else:
-            return True
-    return False
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    """Wait, a little differently in each replica, but not past `stop`."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds * (0.5 + random.random() / 2)):  # noqa: S311
-            await stop.wait()
+async def _open(settings: JudgeSettings) -> Database:
+    """Raises StoreUnavailable, or RevisionMismatch where this build cannot run on the schema."""
+    url = settings.database_url
+    database = await Database.open(settings.database, url, application="judge")
+    try:
+        await database.check_revision()
+    except BaseException:
+        await database.close()
+        raise
+    return database
 
 
 async def _close_idle(settings: JudgeSettings, turns: TurnStore) -> None:
@@ -130,8 +96,9 @@ async def _close_idle(settings: JudgeSettings, turns: TurnStore) -> None:
     while True:
         try:
             closed = await turns.close_idle(settings.session_awareness.session_timeout_s)
-        except StoreUnavailable as error:
-            log.warning("idle_sessions_left_open", error=error.message)
+        except (StoreUnavailable, asyncpg.PostgresError) as error:
+            # Also a deadlock with a gateway that reopens one of them; the next look finds them.
+            log.warning("idle_sessions_left_open", error=type(error).__name__)
         else:
             if closed:
                 log.info("sessions_closed", reason="idle", sessions=closed)

@@ -18,6 +18,7 @@ CLAUSE_LIMIT = 160
 
 _CODE_LINES = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _SMILEY = re.compile(r"(?<=\s)[:;=]-?[)(dDpP](?=\s|$)")
+_WRAPPED = re.compile(r"\"([^\"]*)\"")
 _QUOTED_LINE = re.compile(r"^ *>.*$", re.MULTILINE)
 #: Straight, curly, French, German and Japanese quotation marks; an open one runs to the end.
 _QUOTES = re.compile(
@@ -62,6 +63,8 @@ def fold(text: str) -> str:
 def sentences(text: str) -> tuple[Sentence, ...]:
     """The opening sentences of a message, each cut into clauses; the rest is not looked at."""
     text = _QUOTED_LINE.sub("", _CODE_LINES.sub("", text[:4096]))
+    if whole := _WRAPPED.fullmatch(text.strip()):
+        text = whole[1]  # Some clients put the user's words in quotes; nothing is quoted in them.
     text = _SMILEY.sub(" ", text)
     text = _QUOTES.sub('""', fold(text)).strip()
     wanted = SENTENCES if len(text) <= SHORT_MESSAGE else 1

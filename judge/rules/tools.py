@@ -44,6 +44,7 @@ _FIRST_WORDS = re.compile(
     r"|(?:unknown|no such|invalid|unrecognized|missing) (?:tool|function|argument|parameter)"
     r"|(?:tool|function) (?:'[^']*'|\"[^\"]*\"|`[^`]*`|\w+ )?\s*(?:was |is )?"
     r"(?:not found|does not exist|failed|unavailable)"
+    r"|(?:tool|function) call .{0,80}(?:could not be|was not) executed"
     r"|(?:request|command|operation|call|tool|execution|connection|query) "
     r"(?:has )?(?:failed|timed out|was aborted|refused|denied)"
     r"|access (?:is )?denied\b|permission denied\b|connection (?:refused|reset|error)"

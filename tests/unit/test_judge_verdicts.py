@@ -40,6 +40,21 @@ def test_what_agents_insert_is_not_what_the_user_wrote() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[Sun 2026-11-29 14:28 UTC] Thanks!", ["Thanks!"]),
+        ("[x] Thanks!", ["[x] Thanks!"]),
+        ("New task:\nShorter.", ["Shorter."]),
+        ("Observation:\nThanks!\nNew task:\nAnd now?", ["And now?"]),
+        ("Observation:\nThanks!", []),
+        ("  \n", []),
+    ],
+)
+def test_headings_of_agents_are_taken_off(content: str, words: list[str]) -> None:
+    assert list(user_texts(({"role": "user", "content": content},))) == words
+
+
 def test_tool_messages_in_every_shape_are_results() -> None:
     messages: tuple[Message, ...] = (
         {"role": "tool", "content": [{"type": "text", "text": "a"}]},
