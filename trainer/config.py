@@ -86,7 +86,9 @@ class TrainerConfig(Section):
     max_wait_s: Seconds = Field(900.0, description="age of the oldest sample that makes it due")
     window: Positive | None = Field(None, description="W, the oldest turns that may be taken")
     poll_s: Seconds = Field(5.0, description="look for samples this often without a notice")
-    micro_batch_tokens: Positive = Field(512, description="padded tokens of one forward pass")
+    micro_batch_tokens: Positive | None = Field(
+        None, description="padded tokens of one forward pass; null: 256 on CPU, 16384 on GPU"
+    )
     head_chunk: Positive = Field(512, description="tokens whose logits are held at a time")
     max_tokens: Positive = Field(16_384, description="longest sample, prompt and reply")
     truncated: Literal["negative", "never", "always"] = Field(

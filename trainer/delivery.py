@@ -108,10 +108,11 @@ class Delivery:
         log.debug("pruned", versions=deleted)
 
 
-async def within(seconds: float, event: asyncio.Event) -> None:
-    """Until the event is set, at most `seconds`."""
+async def within(seconds: float, *events: asyncio.Event) -> None:
+    """Until one of the events is set, at most `seconds`."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -26,16 +26,27 @@ log = get_logger(__name__)
 def idle(gateways: Iterable[Mapping[str, Any]], lineage_id: UUID, version: int, live: int) -> bool:
     """Whether no gateway has, or may yet start, a request on `version` (pure).
 
-    `gateways` are their reports: `{"in_flight": {lineage: {version: n}}, "serving": {lineage:
-    version}}`, lineages in hex. One that serves the lineage must have moved to `live`.
+    `gateways` are their reports: `{"in_flight": {lineage: {version: n}}, "engines": [{"healthy",
+    "serving": {lineage: version}}]}`, lineages in hex. Wherever one sends requests of the
+    lineage, it must have moved to `live`.
     """
     lineage = lineage_id.hex
-    for report in gateways:
-        serving = (report.get("serving") or {}).get(lineage)
-        running = ((report.get("in_flight") or {}).get(lineage) or {}).get(str(version), 0)
-        if running or (serving is not None and int(serving) < live):
-            return False
-    return True
+    return not any(
+        _running(report, lineage, version) or any(v < live for v in _serving(report, lineage))
+        for report in gateways
+    )
+
+
+def _running(report: Mapping[str, Any], lineage: str, version: int) -> int:
+    return int(((report.get("in_flight") or {}).get(lineage) or {}).get(str(version), 0))
+
+
+def _serving(report: Mapping[str, Any], lineage: str) -> Iterator[int]:
+    """The versions that a gateway starts requests on; it starts none on an engine that is down."""
+    for place in (report, *report.get("engines", ())):
+        version = (place.get("serving") or {}).get(lineage)
+        if version is not None and place.get("healthy", True):
+            yield int(version)
 
 
 class Drain:

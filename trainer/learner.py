@@ -71,7 +71,7 @@ class Learner:
                 for sample, advantage in zip(samples, credit.advantages, strict=True)
             ],
             vocab=self.vocab_size,
-            budget=config.micro_batch_tokens,
+            budget=self._backend.budget,
         )
         outcome = self._backend.step(batch, policy_loss(config.loss, len(samples)), cancelled)
         self.version = None

@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 
 class Trainer:
-    """Trains one lineage for as long as it leads it. `stop` and `wake` are set from outside."""
+    """Trains one lineage for as long as it leads it. `stop` is set from outside."""
 
     def __init__(
         self,
@@ -50,14 +50,17 @@ class Trainer:
         delivery: Delivery,
         compute: Compute,
         stop: asyncio.Event,
-        wake: asyncio.Event,
     ) -> None:
         self._lineage_id, self._config = lineage_id, config
         self._samples, self._policies, self._sampler = samples, policies, sampler
         self._learner, self._delivery, self._compute = learner, delivery, compute
-        self._stop, self._wake = stop, wake
+        self._stop, self._wake = stop, asyncio.Event()
         self._failures = 0
         self.report: dict[str, object] = {"leads": False}
+
+    def wake(self) -> None:
+        """There may be samples."""
+        self._wake.set()
 
     async def run(self) -> None:
         """Lead where nobody does, until `stop`.
@@ -93,8 +96,7 @@ class Trainer:
         self._wake.clear()
         claim = await self._sampler.claim(epoch, live.version, time.time())
         if claim is None:
-            if not self._stop.is_set():
-                await within(self._config.poll_s, self._wake)
+            await within(self._config.poll_s, self._wake, self._stop)
             return live
         try:
             candidate = await self._step(epoch, live, claim)

@@ -89,6 +89,7 @@ class Publisher:
         swap = _open_swap(engine.name, policy.lineage_id, live_version, policy.version)
         load_ms: float | None = None
         difference: float | None = None
+        detail: str | None = None
         try:
             async with asyncio.timeout(self._settings.load_timeout_s):
                 load_ms = await engine.load(policy)
@@ -100,7 +101,7 @@ class Publisher:
         except TimeoutError:
             outcome, detail = "unreachable", f"not done in {self._settings.load_timeout_s:g} s"
         else:
-            outcome, detail = "loaded", None
+            outcome = "loaded"
             if not difference <= self._settings.probe_tolerance:
                 outcome = "mismatch"
                 detail = f"log-probabilities differ by {difference:.4g} nats"

@@ -83,7 +83,7 @@ class Sampler:
     def _refusal(self, sample: TrainingSample | None, score: float) -> str | None:
         """Why a leased sample must not be trained on, or None."""
         if sample is None:
-            return "turn_missing"
+            return "chain_gap"
         if sample.finish_reason is FinishReason.ABORT:
             return "aborted"
         mode = self._settings.trainer.truncated

@@ -30,6 +30,9 @@ def report(*, serving: int | None = None, running: dict[str, int] | None = None)
         ([report(running={"2": 1})], False),
         ([{}], True),
         ([report(serving=3), report(serving=2)], False),
+        ([{"engines": [{"healthy": True, "serving": {LINEAGE.hex: 2}}]}], False),
+        ([{"engines": [{"healthy": False, "serving": {LINEAGE.hex: 2}}]}], True),
+        ([{"engines": [{"healthy": True, "serving": {LINEAGE.hex: 3}}]}], True),
         ([{"serving": {OTHER.hex: 1}, "in_flight": {OTHER.hex: {"2": 5}}}], True),
     ],
 )

@@ -283,6 +283,6 @@ def test_learns_a_preference(model: Path) -> None:
             (gain,) * len(one.sampled_ids)
             for one, gain in zip(samples, credit.advantages, strict=True)
         ]
-        batch = pack(samples, gains, vocab=VOCAB, budget=config.micro_batch_tokens)
+        batch = pack(samples, gains, vocab=VOCAB, budget=backend.budget)
         backend.step(batch, policy_loss(config.loss, len(samples)), lambda: False)
     assert liked(rollout(256)) >= 0.9

@@ -57,6 +57,11 @@ class Backend(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def budget(self) -> int:
+        """Padded tokens of a micro-batch."""
+        ...
+
     def step(
         self, batch: PackedBatch, loss: TokenLoss, cancelled: Callable[[], bool]
     ) -> StepOutcome:

@@ -69,6 +69,11 @@ class TorchBackend:
     def vocab_size(self) -> int:
         return int(self._head.weight.shape[0])
 
+    @property
+    def budget(self) -> int:
+        # On a CPU a small one is faster, for the caches, and holds fewer activations.
+        return self._config.micro_batch_tokens or (256 if self._device == "cpu" else 16_384)
+
     def step(
         self, batch: PackedBatch, loss: TokenLoss, cancelled: Callable[[], bool]
     ) -> StepOutcome:
@@ -110,8 +115,7 @@ class TorchBackend:
     @torch.no_grad()
     def score(self, probes: Sequence[Probe]) -> list[list[float]]:
         scores: list[list[float]] = [[] for _ in probes]
-        budget = self._config.micro_batch_tokens
-        for group in group_by_length([len(probe.ids) for probe in probes], budget):
+        for group in group_by_length([len(probe.ids) for probe in probes], self.budget):
             width = max(len(probes[index].ids) for index in group)
             ids = torch.zeros(len(group), width, dtype=torch.int64, device=self._device)
             for row, index in enumerate(group):
