@@ -12,6 +12,7 @@ from gateway.engine.sglang import SglangEngine
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.store.admin import AdminReads
+from gateway.store.claims import JudgeClaims
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
 from gateway.store.policies import PolicyStore
@@ -35,6 +36,7 @@ class Services:
     writer: TurnWriter
     pool: EnginePool
     pipeline: Pipeline
+    claims: JudgeClaims
     admin: AdminReads
     tokenizer: Tokenizer
 
@@ -76,6 +78,7 @@ class Services:
         self.keys = KeyStore(self.database)
         self.turns = TurnStore(self.database, settings.session_awareness.cache_turns)
         self.admin = AdminReads(self.database)
+        self.claims = JudgeClaims(self.database)
         self.writer = await TurnWriter.open(self.database)
         stack.push_async_callback(self.writer.close)
         policies = PolicyStore(self.database)
@@ -87,8 +90,7 @@ class Services:
         stack.push_async_callback(self.pool.close)
         self._task(self.pool.follow())
         await self.database.listen(POLICY_CHANNEL, lambda _: self.pool.poke())
-        heartbeat = await Heartbeat.open(self.database, "gateway", self._report)
-        stack.push_async_callback(heartbeat.close)
+        await stack.enter_async_context(Heartbeat(self.database, "gateway", self._report))
         self.pipeline = Pipeline(
             settings=settings,
             pool=self.pool,

@@ -1,0 +1,381 @@
+"""The gateway as clients see it: real sockets, a real Postgres, the fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import openai
+import pytest
+import uvicorn
+from pydantic import SecretStr
+
+from gateway.api.services import Services
+from gateway.app import create_app
+from gateway.config import DatabaseSettings, EngineSettings, ModelSettings, ServerSettings, Settings
+from gateway.records import Role
+from gateway.store.database import Database
+from gateway.store.keys import KeyStore
+from tests.fakes import FakeSglang
+from tests.fixtures_engine import free_port
+
+
+@dataclass
+class Gateway:
+    url: str
+    key: str
+    admin_key: str
+    other_key: str
+    services: Services
+    engine: FakeSglang
+
+    def client(self, key: str | None = None) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1", api_key=key or self.key, max_retries=0, timeout=20
+        )
+
+    async def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self.services.database.fetch(sql, *values)]
+
+    def says(self, text: str) -> list[int]:
+        ids = self.services.tokenizer.encode(text)
+        stop = self.services.tokenizer.facts.stop_token_ids[0]
+        self.engine.replies.append([*ids, stop])
+        return [*ids, stop]
+
+
+@pytest.fixture
+async def gateway(database_url: str, tiny_model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with FakeSglang(model_path=tiny_model) as engine:
+        database = await Database.open(DatabaseSettings(), database_url, application="test")
+        keys = KeyStore(database)
+        lineage = await keys.ensure_lineage("default", "tiny")
+        tenant = await keys.ensure_tenant("one")
+        _, key = await keys.create(tenant, "agent", Role.AGENT, lineage)
+        _, admin_key = await keys.create(tenant, "admin", Role.ADMIN, lineage)
+        other = await keys.ensure_tenant("other")
+        _, other_key = await keys.create(other, "agent", Role.AGENT, lineage)
+        await database.close()
+        port = free_port()
+        settings = Settings(
+            gateway=ServerSettings(port=port, max_body_bytes=200_000, keepalive_comment_s=0.3),
+            model=ModelSettings(path=tiny_model, name="tiny"),
+            engines=(EngineSettings(name="fake", url=engine.url, idle_timeout_s=5),),
+            database=DatabaseSettings(url=SecretStr(database_url), spool=tmp_path / "spool"),
+        )
+        services = await Services.open(settings)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(services),
+                port=port,
+                http="httptools",
+                lifespan="off",
+                log_config=None,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        task = asyncio.create_task(server.serve())
+        try:
+            async with asyncio.timeout(20):
+                while not (server.started and services.pool.ready):
+                    await asyncio.sleep(0.01)
+            url = f"http://127.0.0.1:{port}"
+            yield Gateway(url, key, admin_key, other_key, services, engine)
+        finally:
+            server.should_exit = True
+            await task
+            await services.close()
+
+
+ASK = [{"role": "user", "content": "The quick brown fox?"}]
+
+
+async def test_a_streamed_reply_is_what_was_sampled(gateway: Gateway) -> None:
+    ids = gateway.says("jumps over the lazy dog")
+    client = gateway.client()
+    stream = await client.chat.completions.create(
+        model="tiny", messages=ASK, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == "jumps over the lazy dog"
+    finishes = [c.choices[0].finish_reason for c in chunks if c.choices]
+    assert [reason for reason in finishes if reason] == ["stop"]
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert usage.completion_tokens == len(ids)
+    [turn] = await gateway.rows("SELECT * FROM turns")
+    assert chunks[0].id.endswith(turn["id"].hex)
+    assert turn["sampled_ids"] == b"".join(id_.to_bytes(4, "little") for id_ in ids)
+    assert len(turn["logprobs"]) == len(turn["sampled_ids"])
+    assert turn["spans"] == [[0, 0, len(ids)]]
+    assert (
+        turn["prompt_len"] == usage.prompt_tokens == len(gateway.engine.requests[-1]["input_ids"])
+    )
+    assert (turn["trainable"], turn["untrainable_reason"]) == (True, None)
+    await client.close()
+
+
+async def test_a_turn_is_stored_when_the_client_sees_its_end(gateway: Gateway) -> None:
+    gateway.says("dog")
+    async with gateway.client() as client:
+        reply = await client.chat.completions.create(model="tiny", messages=ASK)
+        assert reply.choices[0].message.content == "dog"
+        assert reply.choices[0].finish_reason == "stop"
+        rows = await gateway.rows("SELECT id FROM turns")
+    assert [row["id"] for row in rows] == [UUID(reply.id.removeprefix("chatcmpl-"))]
+
+
+async def test_the_next_prompt_extends_recorded_ids(gateway: Gateway) -> None:
+    gateway.says("fox")
+    gateway.says("dog")
+    async with gateway.client() as client:
+        first = await client.chat.completions.create(model="tiny", messages=ASK)
+        told = [
+            *ASK,
+            {"role": "assistant", "content": first.choices[0].message.content},
+            {"role": "user", "content": "brown"},
+        ]
+        await client.chat.completions.create(model="tiny", messages=told)
+    one, two = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    seen = [request["input_ids"] for request in gateway.engine.requests]
+    sampled = [
+        int.from_bytes(one["sampled_ids"][i : i + 4], "little")
+        for i in range(0, len(one["sampled_ids"]), 4)
+    ]
+    assert seen[1][: len(seen[0]) + len(sampled)] == seen[0] + sampled
+    assert (two["parent_id"], two["session_id"]) == (one["id"], one["session_id"])
+    assert two["shared_len"] == len(seen[0]) + len(sampled)
+    assert two["prompt_ids"] == b"".join(
+        id_.to_bytes(4, "little") for id_ in seen[1][two["shared_len"] :]
+    )
+    assert two["messages"] == [{"role": "user", "content": "brown"}]
+    [state] = await gateway.rows("SELECT * FROM next_states")
+    assert (state["turn_id"], state["role"]) == (one["id"], "user")
+    assert state["messages"] == [{"role": "user", "content": "brown"}]
+    [job] = await gateway.rows("SELECT turn_id, state FROM judgements")
+    assert (job["turn_id"], job["state"]) == (one["id"], "queued")
+    kinds = await gateway.rows("SELECT kind FROM turns ORDER BY id")
+    assert [row["kind"] for row in kinds] == ["main", "main"]
+
+
+async def test_headers_name_session_and_kind(gateway: Gateway) -> None:
+    gateway.says("fox")
+    async with gateway.client() as client:
+        await client.chat.completions.create(
+            model="tiny",
+            messages=ASK,
+            extra_headers={"X-Session-Id": "mine", "X-Turn-Type": "side"},
+        )
+    [session] = await gateway.rows("SELECT external_id FROM sessions")
+    [turn] = await gateway.rows("SELECT kind, kind_rule FROM turns")
+    assert (session["external_id"], turn["kind"], turn["kind_rule"]) == ("mine", "side", "declared")
+
+
+async def test_a_name_of_another_tenant_finds_nothing(gateway: Gateway) -> None:
+    for key in (gateway.key, gateway.other_key):
+        gateway.says("fox")
+        async with gateway.client(key) as client:
+            await client.chat.completions.create(
+                model="tiny", messages=ASK, extra_headers={"X-Session-Id": "same"}
+            )
+    rows = await gateway.rows("SELECT DISTINCT session_id FROM turns")
+    assert len(rows) == 2
+
+
+BAD: list[tuple[bytes, int, str | None]] = [
+    (b"{", 400, None),
+    (b"[]", 400, None),
+    (b'{"model":"tiny"}', 400, "messages"),
+    (b'{"model":"tiny","messages":[]}', 400, "messages"),
+    (b'{"model":"tiny","messages":"hi"}', 400, "messages"),
+    (b'{"model":"gpt","messages":[{"role":"user","content":"x"}]}', 404, "model"),
+    (b'{"model":"tiny","temperature":9,"messages":[{"role":"user","content":"x"}]}', 400,
+     "temperature"),
+    (b'{"model":"tiny","messages":[{"role":"user","content":"' + b"a b " * 9000 + b'"}]}', 400,
+     "messages"),
+    (b'{"model":"tiny","messages":[{"role":"user","content":"' + b"x" * 300_000 + b'"}]}', 413,
+     None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status", "param"), BAD)
+async def test_bad_input_gets_one_clear_error(
+    gateway: Gateway, body: bytes, status: int, param: str | None
+) -> None:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(
+            f"{gateway.url}/v1/chat/completions",
+            data=body,
+            headers={"authorization": f"Bearer {gateway.key}"},
+        ) as answer,
+    ):
+        error = (await answer.json())["error"]
+    assert answer.status == status
+    assert error["message"]
+    assert error["param"] == param or (error["param"] or "").startswith(param or "-")
+    assert await gateway.rows("SELECT 1 FROM turns") == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer sk-wrong"}, {"x-api-key": "no"}])
+async def test_a_key_is_needed(gateway: Gateway, headers: dict[str, str]) -> None:
+    async with aiohttp.ClientSession() as http:
+        for path in ("chat/completions", "models"):
+            method = "GET" if path == "models" else "POST"
+            async with http.request(method, f"{gateway.url}/v1/{path}", headers=headers) as answer:
+                assert answer.status == 401
+                assert (await answer.json())["error"]["code"]
+
+
+async def test_an_admin_key_does_not_infer(gateway: Gateway) -> None:
+    async with gateway.client(gateway.admin_key) as client:
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.chat.completions.create(model="tiny", messages=ASK)
+
+
+async def test_models_are_listed(gateway: Gateway) -> None:
+    async with gateway.client() as client:
+        listed = [model.id async for model in client.models.list()]
+        assert listed == ["tiny"]
+        assert (await client.models.retrieve("tiny")).owned_by == "nextstate"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("gpt-4")
+
+
+async def test_an_engine_that_is_down_is_said_once_and_clearly(gateway: Gateway) -> None:
+    await gateway.engine.stop()
+    async with gateway.client() as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(model="tiny", messages=ASK)
+    assert caught.value.status_code == 503
+    assert caught.value.response.headers["retry-after"]
+    async with aiohttp.ClientSession() as http, http.get(f"{gateway.url}/healthz") as answer:
+        assert answer.status == 200
+
+
+async def test_a_client_that_leaves_aborts_its_request(gateway: Gateway) -> None:
+    gateway.engine.chunk_delay_s = 0.05
+    gateway.says("fox " * 100)
+    body = {"model": "tiny", "messages": ASK, "stream": True}
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {gateway.key}"}) as http:
+        async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
+            await answer.content.readline()
+        async with asyncio.timeout(5):
+            while not gateway.engine.aborted:
+                await asyncio.sleep(0.02)
+            while not (rows := await gateway.rows("SELECT * FROM turns")):
+                await asyncio.sleep(0.02)
+    [turn] = rows
+    assert turn["finish_reason"] == "abort"
+    assert (turn["trainable"], turn["untrainable_reason"]) == (False, "aborted")
+
+
+async def test_a_silent_stream_carries_comments(gateway: Gateway) -> None:
+    gateway.engine.chunk_delay_s = 0.8
+    gateway.says("fox")
+    body = {"model": "tiny", "messages": ASK, "stream": True}
+    headers = {"authorization": f"Bearer {gateway.key}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer,
+    ):
+        text = await answer.text()
+    assert ": keep-alive\n\n" in text
+    frames = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    assert frames[-1] == "[DONE]"
+    said = "".join(
+        choice["delta"].get("content") or ""
+        for frame in frames[:-1]
+        for choice in json.loads(frame)["choices"]
+    )
+    assert said == "fox"
+
+
+async def test_an_engine_that_dies_in_mid_stream_ends_in_an_error_event(gateway: Gateway) -> None:
+    gateway.engine.faults.die_after = 2
+    gateway.says("the quick brown fox jumps over the lazy dog")
+    async with gateway.client() as client:
+        stream = await client.chat.completions.create(model="tiny", messages=ASK, stream=True)
+        with pytest.raises(openai.APIError):
+            _ = [chunk async for chunk in stream]
+    async with asyncio.timeout(5):
+        while not (rows := await gateway.rows("SELECT * FROM turns")):
+            await asyncio.sleep(0.02)
+    assert (rows[0]["finish_reason"], rows[0]["completion_len"]) == ("abort", 2)
+
+
+async def test_admin_reads_what_happened_inside_its_tenant(gateway: Gateway) -> None:
+    gateway.says("fox")
+    async with gateway.client() as client:
+        reply = await client.chat.completions.create(model="tiny", messages=ASK)
+    headers = {"authorization": f"Bearer {gateway.admin_key}"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+
+        async def get(path: str) -> Any:
+            async with http.get(f"{gateway.url}/admin/v1/{path}") as answer:
+                assert answer.status == 200, await answer.text()
+                return await answer.json()
+
+        [session] = (await get("sessions"))["items"]
+        assert (session["turns"], session["status"]) == (1, "open")
+        [turn] = (await get(f"sessions/{session['id']}"))["items"]
+        assert reply.id == f"chatcmpl-{UUID(turn['id']).hex}"
+        assert turn["reply"]["content"] == "fox"
+        hidden = await get(f"sessions/{session['id']}?content=false")
+        assert "reply" not in hidden["items"][0]
+        status = await get("status")
+        assert (status["funnel"]["turns"], status["engines"][0]["name"]) == (1, "fake")
+        [policy] = (await get("policies"))["items"]
+        assert (policy["version"], policy["state"]) == (0, "live")
+        assert (await get("train-steps"))["items"] == (await get("swaps"))["items"] == []
+        async with http.get(f"{gateway.url}/admin/v1/sessions/{reply.id[-32:]}") as answer:
+            assert answer.status == 404
+            assert answer.content_type == "application/problem+json"
+        async with http.get(f"{gateway.url}/admin/v1/sessions?cursor=x") as answer:
+            assert answer.status == 400
+    headers = {"authorization": f"Bearer {gateway.key}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.get(f"{gateway.url}/admin/v1/sessions") as answer,
+    ):
+        assert answer.status == 403
+
+
+async def test_feedback_is_stored_and_queues_another_judgement(gateway: Gateway) -> None:
+    gateway.says("fox")
+    async with gateway.client() as client:
+        reply = await client.chat.completions.create(model="tiny", messages=ASK)
+    turn_id = UUID(reply.id.removeprefix("chatcmpl-"))
+    url = f"{gateway.url}/v1/turns/{turn_id}/feedback"
+    async with aiohttp.ClientSession() as http:
+
+        async def post(key: str, body: dict[str, Any]) -> int:
+            headers = {"authorization": f"Bearer {key}", "idempotency-key": "once"}
+            async with http.post(url, json=body, headers=headers) as answer:
+                return answer.status
+
+        assert await post(gateway.other_key, {"thumbs": "up"}) == 404
+        assert await post(gateway.key, {"score": 3}) == 400
+        assert await post(gateway.key, {}) == 400
+        assert await post(gateway.key, {"thumbs": "down"}) == 202
+        assert await post(gateway.key, {"thumbs": "down"}) == 202
+    [stored] = await gateway.rows("SELECT turn_id, score FROM feedback")
+    assert (stored["turn_id"], stored["score"]) == (turn_id, -1.0)
+
+
+async def test_a_session_is_ended_by_its_client(gateway: Gateway) -> None:
+    gateway.says("fox")
+    headers = {"X-Session-Done": "true"}
+    async with gateway.client() as client:
+        await client.chat.completions.create(model="tiny", messages=ASK, extra_headers=headers)
+    [session] = await gateway.rows("SELECT status, end_reason FROM sessions")
+    assert (session["status"], session["end_reason"]) == ("closed", "client_done")
+    [verdict] = await gateway.rows("SELECT outcome, reason FROM verdicts")
+    assert (verdict["outcome"], verdict["reason"]) == ("unscored", "no_next_state")
