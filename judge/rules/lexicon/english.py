@@ -44,6 +44,7 @@ ENGLISH = Lexicon(
         "nice",
         "excellent",
         "good",
+        "sure",
         "claude",
         "dude",
         "man",
@@ -80,7 +81,7 @@ ENGLISH = Lexicon(
         "(?:can|could|would|will) you",
         "i(?:'d| would) (?:like|prefer|want|love)(?: it if)?(?: you)?(?: to)?",
         "let's",
-        "i (?:want|need) (?:you to|it|this|that)",
+        "i (?:want|need|prefer)(?: (?:you to|it|this|that))?",
         "you (?:should|need to|must|have to|can)",
         "(?:can|could) (?:it|this|that|we|i)(?: be| have| get)?",
         "try to",
@@ -124,9 +125,9 @@ ENGLISH = Lexicon(
     thanks=(
         (
             r"(?:(?:many|big|huge|a million|ok|so many) )?(?:thanks|thanx|thx|thank ?you|thank u|ty|"
-            r"tysm|tyvm|tks|cheers)(?:(?: (?:so|very|too))? much| a (?:lot|ton|bunch|million)| again|"
+            r"tysm|tyvm|tks|cheers)(?:(?: (?:so|very|too)){0,4} much| a (?:lot|ton|bunch|million)| again|"
             r" kindly| heaps| loads| all| guys| man| mate| buddy| friend| my friend| bro| sir| dude|"
-            r" claude| assistant| everyone| indeed){0,4}(?: (?:for|to) (?!nothing\b|wasting\b|the note).{1,100})?"
+            r" claude| assistant| everyone| indeed){0,4}(?: (?:for (?!nothing\b|wasting\b).{1,100}|to (?:you|all|everyone|claude)\b.{0,40}))?"
         ),
         (
             r"(?:(?:i|we) )?(?:really |very |greatly |so ){0,4}(?:much )?appreciated?"
@@ -146,7 +147,7 @@ ENGLISH = Lexicon(
         ),
         (
             r"(?:(?:that|this|it|everything|yours?|your (?:fix|code|answer|solution)) )?(?:all )?"
-            r"(?:now )?(?:works|worked|helps|helped|did it|does it|fixed it|fixes it|solved it|"
+            r"(?:now )?(?:works|worked|compiles|runs|helps|helped|did it|does it|fixed it|fixes it|solved it|"
             r"did the trick|does the trick|makes (?:perfect |total )?sense|answers my question|"
             r"answered my question)(?: (?:now|perfectly|great|well|fine|a lot|beautifully|very well|"
             r"like a charm|so much|me|for me|flawlessly)){0,4}"

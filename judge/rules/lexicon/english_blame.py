@@ -69,7 +69,7 @@ REDO = (
     ),
     (
         rf"(?:shorten|trim|cut|condense|simplify|tighten|lengthen|compress|reduce|expand|redo|"
-        rf"rewrite|rephrase|reword|regenerate|rework|retry|summari[sz]e|revise|fix|correct|undo|"
+        rf"rewrite|rephrase|reword|regenerate|rework|retry|summari[sz]e|revise|undo|"
         rf"revert)(?: (?:{IT}|them))?(?: down| up| over| again| a bit| a little| a lot| further| "
         rf"more| properly){{0,4}}"
     ),
@@ -78,6 +78,11 @@ REDO = (
         rf"reword|regenerate|change|revert|undo) (?:{IT}|them) (?:in|to|with|so|as|by|down|using|"
         rf"without|for|from)…"
     ),
+    rf"(?:fix|correct) (?:{IT}|them)(?: again| properly)?",
+    rf"you(?:'re| are)(?: \w+)? too {_STYLE}",
+    r"(?:way |far )?too much (?:information|info)(?: for me)?",
+    r"half as long",
+    r"go back to (?:the|your|what)…",
     r"try (?:it |that |this )?(?:again|once more|harder|another)…",
     (
         r"(?:do|write|say|explain|answer|run|start|go) (?:it |that |this |the same )?(?:all )?"
@@ -123,6 +128,8 @@ CORRECTION = (
         r"already (?:told|said|tried|did))…"
     ),
     r"i (?:wanted|needed) (?!to (?:ask|know|thank|say|check|see|learn|let))…",
+    r"i (?:only|just|really|simply) (?:wanted|needed|asked)…",
+    r"you (?:already|just) said (?:that|this|it)…",
     r"what i (?:meant|asked|wanted|said)…",
     (
         r"you (?:misunderstood|misread|misheard|forgot|missed|ignored|"
