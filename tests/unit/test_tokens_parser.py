@@ -282,6 +282,23 @@ def test_other_vocabularies_are_decoded_in_context(pieces: Tokenizer) -> None:
     assert parser.reply().text == pieces.decode(ids)
 
 
+@given(
+    st.lists(
+        st.sampled_from([[1], [3]])
+        | st.sampled_from("🙂é日\ufffda ").map(
+            lambda letter: [5 + byte for byte in letter.encode()]
+        ),
+        max_size=10,
+    )
+)
+def test_one_by_one_is_the_whole_in_other_vocabularies_too(
+    pieces: Tokenizer, parts: list[list[int]]
+) -> None:
+    ids = list(itertools.chain.from_iterable(parts))
+    _, parser = stream(pieces, [[id_] for id_ in ids], ReplyFormat())
+    assert parser.reply().text == pieces.decode(ids)
+
+
 def test_bytes_that_never_become_a_character_are_shown_in_the_end(pieces: Tokenizer) -> None:
     parser = ReplyParser(pieces, stop_token_ids=(4,), form=ReplyFormat(), mint=mint())
     assert parser.feed([1, 5 + 0xF0]) == [Delta(text="Hi")]
