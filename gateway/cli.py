@@ -105,7 +105,7 @@ def judge() -> None:
 def train() -> None:
     """Run the trainer."""
     from trainer.config import TrainerSettings
-    from trainer.loop import main as run
+    from trainer.service import main as run
 
     run(load(TrainerSettings))
 

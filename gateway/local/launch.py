@@ -77,7 +77,8 @@ def up(settings: LocalSettings, *, say: Say) -> StackState:
     if (found := state.running(home)) is not None:
         return _await_ready(home, found.pid, None, say)
     try:
-        (home / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (home / "logs").mkdir(exist_ok=True)
         with (home / "logs" / "stack.log").open("wb") as log:
             child = subprocess.Popen(
                 [sys.executable, "-m", "gateway", "up", "--foreground"],

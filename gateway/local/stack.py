@@ -42,6 +42,7 @@ class Stack:
     ) -> None:
         self.settings = settings
         self.home = settings.home
+        self._own_engine = settings.own_engine
         self._say = say
         self._supervisor = Supervisor(self.home, changed=self._publish)
         self._postgres: EmbeddedPostgres | None = None
@@ -144,7 +145,7 @@ class Stack:
                 update={"directory": self._inside(old.trainer.directory)}
             ),
         }
-        if old.own_engine:
+        if self._own_engine:
             port = old.local.engine_port or free_port("127.0.0.1", 0)
             url = f"http://127.0.0.1:{port}"
             changes["engines"] = (EngineSettings(name="sglang-0", url=url),)
@@ -176,7 +177,7 @@ class Stack:
 
     def _workers(self) -> list[ChildSpec]:
         local, file = self.settings.local, self._configured
-        found = [processes.engine(self.settings)] if self.settings.own_engine else []
+        found = [processes.engine(self.settings)] if self._own_engine else []
         if local.judge:
             found.append(processes.worker("judge", "judge", self.settings, file))
         if local.trainer:
