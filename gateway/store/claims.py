@@ -24,7 +24,7 @@ WHERE state = 'leased' AND lease_until < now() AND attempts >= $1
 RETURNING turn_id
 """
 
-_CLAIM = """
+CLAIM = """
 WITH picked AS (
     SELECT j.turn_id, j.round FROM judgements j
     WHERE j.state IN ('queued', 'leased') AND j.run_after <= now()
@@ -133,7 +133,7 @@ class JudgeClaims:
         async with self._database.transaction() as connection:
             for row in await connection.fetch(_BURY, self._max_attempts):
                 await put_verdict(connection, row["turn_id"], "unscored", "judging_failed")
-            claimed = await connection.fetch(_CLAIM, worker_id, limit, lease_s)
+            claimed = await connection.fetch(CLAIM, worker_id, limit, lease_s)
             if not claimed:
                 return []
             turn_ids = [row["turn_id"] for row in claimed]

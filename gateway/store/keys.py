@@ -87,8 +87,11 @@ class KeyStore:
         Postgres is away and the key has not been seen.
         """
         digest = _digest(secret)
-        known = self._valid.get(digest) or self._refused.get(digest)
-        if known is None or known.fresh_until < time.monotonic():
+        known = self._valid.get(digest)
+        refused = self._refused.get(digest) if known is None else None
+        if refused is not None and refused.fresh_until >= time.monotonic():
+            known = refused
+        elif known is None or known.fresh_until < time.monotonic():
             known = await self._refreshed(digest, known)
         if known.principal is None:
             raise AuthenticationError("Incorrect API key provided.")

@@ -71,10 +71,12 @@ FROM workers WHERE heartbeat_at > now() - make_interval(secs => $1) ORDER BY kin
 
 
 async def funnel(database: Database, tenant_id: UUID | None, since: float | None) -> Found:
-    """`{"turns", "main", "side", "unknown", "trainable", "with_next_state", "judging", "scored"}`
-    in turns, `"samples": {state: n}`, and `"trained"` and, by reason, `"dropped"`,
-    `"untrainable"` and `"unscored"` in verdicts.
-    """  # noqa: D205 - one list
+    """How far turns got.
+
+    `turns`, `main`, `side`, `unknown`, `trainable`, `with_next_state`, `judging` and `scored`
+    count turns, `samples` samples by state, `trained` turns, and `dropped`, `untrainable` and
+    `unscored` turns by reason.
+    """
     first = None if since is None else _first_id(since)
     async with database.acquire() as connection:
         counts = await connection.fetchrow(_COUNTS, tenant_id, first)

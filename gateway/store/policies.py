@@ -62,8 +62,10 @@ _POLICY = "SELECT lineage_id, version, kind, uri, checksum FROM policies"
 _LIVE = f"{_POLICY} WHERE state = 'live'"
 
 _CANDIDATE = f"""
-{_POLICY} WHERE lineage_id = $1 AND state = 'candidate' ORDER BY version DESC LIMIT 1
-"""
+{_POLICY} WHERE lineage_id = $1 AND state = 'candidate'
+    AND version > (SELECT live_version FROM lineages WHERE id = $1)
+ORDER BY version DESC LIMIT 1
+"""  # noqa: S608 - made of constants
 
 _CHECKPOINT = "SELECT checkpoint FROM policies WHERE lineage_id = $1 AND version = $2"
 

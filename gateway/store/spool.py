@@ -121,9 +121,12 @@ class Spool:
             file.close()
 
     def _size(self) -> int:
-        if not self._directory.is_dir():
-            return 0
-        return sum(path.stat().st_size for path in self._directory.glob(f"*{_SUFFIX}"))
+        size = 0
+        for path in self._directory.glob(f"*{_SUFFIX}"):
+            # A file that was just drained is gone.
+            with contextlib.suppress(FileNotFoundError):
+                size += path.stat().st_size
+        return size
 
 
 def _open(path: Path) -> FileIO:

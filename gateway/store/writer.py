@@ -107,7 +107,9 @@ class TurnWriter:
                 try:
                     await self._make_durable(calls)
                 except Exception as error:
-                    # Whatever it was, it must end neither the task nor a caller's wait.
+                    # Whatever it was, it must end neither the task nor a caller's wait, and what
+                    # it left open on the connection must not be committed.
+                    self._disconnect()
                     log.exception("writer_failed", calls=len(calls))
                     for call in calls:
                         if not call.settled:
@@ -272,10 +274,12 @@ async def _once(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
 
 
 def named(error: Exception) -> str:
-    """What went wrong, without the row: the server's detail quotes it."""
-    constraint = getattr(error, "constraint_name", None)
-    if constraint:
-        return f"{type(error).__name__} ({constraint})"
+    """What went wrong, without the rows: details quote them, and so does asyncpg's DataError."""
+    kind = type(error).__name__
+    if constraint := getattr(error, "constraint_name", None):
+        return f"{kind} ({constraint})"
+    if isinstance(error, asyncpg.DataError):
+        return kind
     if isinstance(error, asyncpg.PostgresError):
-        return f"{type(error).__name__}: {error.args[0]}" if error.args else type(error).__name__
-    return str(error) or type(error).__name__
+        return f"{kind}: {error.args[0]}" if error.args else kind
+    return str(error) or kind

@@ -20,7 +20,7 @@ from gateway.records import (
     TurnRecord,
     new_id,
 )
-from gateway.store.claims import JudgeClaims
+from gateway.store.claims import CLAIM, JudgeClaims
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
 from gateway.store.turns import TurnStore
@@ -314,3 +314,16 @@ async def test_a_turn_given_up_as_silent_that_is_followed_after_all_is_trained_o
     assert await world.claims.finish(A, job, GOOD, "binary")
     assert await world.verdicts() == []
     assert await world.samples() == [(first.id, "binary", 1.0, "ready")]
+
+
+async def test_claiming_reads_only_what_is_open(world: World):
+    await world.database.execute(
+        "INSERT INTO judgements (turn_id, tenant_id, state)"
+        " SELECT gen_random_uuid(), gen_random_uuid(), 'done' FROM generate_series(1, 5000)"
+    )
+    await world.followed()
+    await world.database.execute("ANALYZE judgements")
+    plan = await world.database.fetch(f"EXPLAIN {CLAIM}", A, 16, 60.0)
+    lines = [row[0] for row in plan]
+    assert any("judgements_open" in line for line in lines)
+    assert not any("Seq Scan on judgements" in line for line in lines)

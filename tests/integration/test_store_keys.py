@@ -137,6 +137,18 @@ async def test_a_key_goes_on_working_while_postgres_is_away(database: Database):
         await keys.principal("another")
 
 
+async def test_a_refusal_is_not_believed_for_long(database: Database):
+    keys, elsewhere = KeyStore(database, ttl_s=0), KeyStore(database)
+    tenant, lineage = await owner(keys)
+    with pytest.raises(AuthenticationError):
+        await keys.principal("sk-made-elsewhere")
+    await elsewhere.create(tenant, "ci", Role.AGENT, lineage, secret="sk-made-elsewhere")
+    assert (await keys.principal("sk-made-elsewhere")).name == "ci"
+    await database.pool.close()
+    with pytest.raises(StoreUnavailable):
+        await elsewhere.principal("sk-never-seen")
+
+
 async def test_tenants_and_lineages_are_made_once(database: Database):
     keys = KeyStore(database)
     tenants = await asyncio.gather(*(keys.ensure_tenant("acme") for _ in range(8)))

@@ -176,7 +176,7 @@ async def test_a_leader_that_is_cut_off_gives_way_and_can_write_nothing_more(wor
     assert await world.window() == []
     old._connection.terminate()
     async with asyncio.timeout(20):
-        while (new := await world.policies.become_leader(world.lineage)) is None:  # noqa: ASYNC110
+        while (new := await world.policies.become_leader(world.lineage)) is None:
             await asyncio.sleep(0.02)
     assert not await old.still_leader()
     # What it had leased is there again, and everything it tries is refused.
@@ -322,6 +322,15 @@ async def test_a_refused_candidate_never_goes_live(world: World):
     assert tuple(row) == ("refused", "probe differs")
     names = await world.database.fetch("SELECT name, detail ->> 'reason' FROM events")
     assert [tuple(name) for name in names] == [("refused", "probe differs")]
+    await leader.release()
+
+
+async def test_a_candidate_that_was_overtaken_is_not_offered_again(world: World):
+    leader = await world.lead()
+    await world.policies.advance(world.step(leader.epoch, 1, []))
+    await world.policies.advance(world.step(leader.epoch, 2, []))
+    await world.policies.promote(world.lineage, leader.epoch, 2)
+    assert await world.policies.candidate_of(world.lineage) is None
     await leader.release()
 
 

@@ -26,7 +26,7 @@ async def test_a_change_is_reported_at_once(database: Database):
         state["version"] = 2
         heartbeat.changed()
         async with asyncio.timeout(10):
-            while (await workers.alive("gateway", 10))[0].detail != {"version": 2}:  # noqa: ASYNC110
+            while (await workers.alive("gateway", 10))[0].detail != {"version": 2}:
                 await asyncio.sleep(0.01)
 
 
@@ -48,7 +48,7 @@ async def test_beats_go_on(database: Database):
         await database.execute("UPDATE workers SET heartbeat_at = 'epoch'")
         workers = Workers(database)
         async with asyncio.timeout(10):
-            while not await workers.alive("judge", 60):  # noqa: ASYNC110 - rows ring no bell
+            while not await workers.alive("judge", 60):
                 await asyncio.sleep(0.01)
 
 

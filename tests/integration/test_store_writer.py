@@ -40,7 +40,7 @@ async def count(database: Database, table: str, where: str = "true") -> int:
 
 async def eventually(check, expected) -> None:
     async with asyncio.timeout(30):
-        while await check() != expected:  # noqa: ASYNC110 - what is awaited is in Postgres
+        while await check() != expected:
             await asyncio.sleep(0.05)
 
 
@@ -183,6 +183,38 @@ async def test_ids_that_do_not_fit_are_refused_before_anything_is_written(writin
     with pytest.raises(StoreError, match="token ids"):
         await writer.commit(one, turn(one, sampled_ids=(2**31,), logprobs=(-1.0,)))
     assert await count(database, "turns") == 0
+
+
+async def test_what_asyncpg_refuses_fails_alone_and_quotes_nobody(writing):
+    database, writer = writing
+    one = session()
+    results = await asyncio.gather(
+        writer.commit(one, turn(one)),
+        writer.commit(turn(one, depth=2**31)),
+        writer.commit(turn(one)),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), StoreError, type(None)]
+    assert "Hello" not in str(results[1])
+    assert await count(database, "turns") == 2
+
+
+async def test_a_failure_of_our_own_ends_neither_the_writer_nor_a_wait(writing, monkeypatch):
+    database, writer = writing
+    one = session()
+
+    async def broken(connection, calls):
+        await connection.execute("INSERT INTO events (name, detail) VALUES ('half', '{}')")
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.store.writer.store", broken)
+        with pytest.raises(StoreError, match="a bug"):
+            await writer.commit(one, turn(one))
+    await writer.commit(one, turn(one))
+    assert await count(database, "turns") == 1
+    # Nothing of the broken transaction was committed with the next one.
+    assert await count(database, "events") == 0
 
 
 async def test_texts_that_postgres_has_no_form_for_are_mended(writing):
