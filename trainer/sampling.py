@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from gateway.errors import StoreError, StoreUnavailable
 from gateway.records import FinishReason, SampleHead, TrainingSample
 from gateway.store.samples import SampleStore
 from gateway.telemetry import get_logger
@@ -66,12 +67,19 @@ class Sampler:
                     continue
                 return None
             ids = [head.id for head in choice.chosen]
-            await self._store.lease(self._lineage_id, epoch, ids)
+            try:
+                await self._store.lease(self._lineage_id, epoch, ids)
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                # One was judged again and withdrawn since the window was read.
+                log.info("claim_again", reason=error.message)
+                continue
             loaded = {sample.id: sample for sample in await self._store.load(ids)}
             bad = {
                 head: reason
                 for head in choice.chosen
-                if (reason := self._refusal(loaded.get(head.id), head.score))
+                if (reason := self._refusal(loaded.get(head.id)))
             }
             if not bad:
                 lags = tuple(lag(head, live_version) for head in choice.chosen)
@@ -80,7 +88,7 @@ class Sampler:
             await self._store.release(self._lineage_id, epoch)
         return None
 
-    def _refusal(self, sample: TrainingSample | None, score: float) -> str | None:
+    def _refusal(self, sample: TrainingSample | None) -> str | None:
         """Why a leased sample must not be trained on, or None."""
         if sample is None:
             return "chain_gap"
@@ -88,7 +96,7 @@ class Sampler:
             return "aborted"
         mode = self._settings.trainer.truncated
         if sample.finish_reason is FinishReason.LENGTH and (
-            mode == "never" or (mode == "negative" and score > 0)
+            mode == "never" or (mode == "negative" and sample.score > 0)
         ):
             return "truncated"
         return defect(sample, vocab=self._vocab, max_tokens=self._settings.trainer.max_tokens)
