@@ -83,8 +83,9 @@ def up(settings: LocalSettings, *, say: Say) -> StackState:
             child = subprocess.Popen(
                 [sys.executable, "-m", "gateway", "up", "--foreground"],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                # It prints the key.
+                stdout=subprocess.DEVNULL,
+                stderr=log,
                 start_new_session=True,
             )
     except OSError as error:

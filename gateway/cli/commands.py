@@ -1,4 +1,4 @@
-"""`nextstate`: every component and the one-machine stack, from a terminal.
+"""The commands. Each imports what it runs, so that none pays for another's libraries.
 
 Errors of the project's tree end here: one line on standard error and exit code 1.
 """
@@ -7,32 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Console
-from rich.text import Text
 
+from gateway.cli import keys
+from gateway.cli.terminal import fail, local_settings, progress, say
 from gateway.config import Settings, load
 from gateway.errors import NextstateError
 
 if TYPE_CHECKING:
     from gateway.local.config import LocalSettings
-    from gateway.local.environments import Say
     from gateway.local.stack import Stack
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=True,
     pretty_exceptions_enable=False,
     help="A gateway whose agents learn from what happens next.",
 )
-keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
-app.add_typer(keys_app, name="keys")
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:
@@ -40,9 +37,9 @@ def main() -> None:
     try:
         app()
     except NextstateError as error:
-        _fail(error.message)
+        fail(error.message)
     except OSError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @app.command()
@@ -53,14 +50,14 @@ def up(
     from gateway.local import launch
     from gateway.local.setup import setup as prepare
 
-    settings = _local()
+    settings = local_settings()
     if foreground:
-        prepare(settings, _say)
+        prepare(settings, say)
         _foreground(settings)
         return
-    with _progress() as say:
-        prepare(settings, say)
-        found = launch.up(settings, say=say)
+    with progress() as tell:
+        prepare(settings, tell)
+        found = launch.up(settings, say=tell)
     _exports(settings, found.url)
 
 
@@ -69,10 +66,26 @@ def down() -> None:
     """Stop the stack."""
     from gateway.local import launch
 
-    settings = _local()
-    with _progress() as say:
-        stopped = launch.down(settings, say=say)
-    _say("stopped" if stopped else f"no stack runs in {settings.home}")
+    settings = local_settings()
+    with progress() as tell:
+        stopped = launch.down(settings, say=tell)
+    say("stopped" if stopped else f"no stack runs in {settings.home}")
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """What is served, captured, judged and trained, and why something is not."""
+    from gateway.local.summary import summary
+
+    found = asyncio.run(summary(local_settings()))
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+    else:
+        from gateway.local.screen import screen
+
+        Console().print(screen(found))
 
 
 @app.command()
@@ -80,8 +93,8 @@ def setup() -> None:
     """Install the engine and convert the default model, once."""
     from gateway.local.setup import setup as prepare
 
-    with _progress() as say:
-        prepare(_local(), say)
+    with progress() as tell:
+        prepare(local_settings(), tell)
 
 
 @app.command()
@@ -119,8 +132,8 @@ def demo(
     from gateway.demo import run
     from gateway.local.setup import setup as prepare
 
-    with _progress() as say:
-        prepare(_local(), say)
+    with progress() as tell:
+        prepare(local_settings(), tell)
     raise typer.Exit(run(quick=quick, out=out))
 
 
@@ -130,7 +143,7 @@ def migrate() -> None:
     from gateway.local.access import database_url
     from gateway.store.database import migrate as run
 
-    asyncio.run(run(database_url(_local())))
+    asyncio.run(run(database_url(local_settings())))
 
 
 @app.command()
@@ -142,19 +155,13 @@ def logs(
     """Show what the stack's processes have written."""
     from gateway.local.logs import show
 
-    show(_local().home / "logs", name, lines=lines, follow=follow, out=sys.stdout)
+    show(local_settings().home / "logs", name, lines=lines, follow=follow, out=sys.stdout)
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(installed_version("nextstate"))
-
-
-def _local() -> LocalSettings:
-    from gateway.local.config import LocalSettings
-
-    return load(LocalSettings)
 
 
 def _foreground(settings: LocalSettings) -> None:
@@ -167,7 +174,7 @@ def _foreground(settings: LocalSettings) -> None:
         _exports(settings, stack.url)
         await asyncio.Event().wait()
 
-    asyncio.run(launch.run(settings, wait, say=_say))
+    asyncio.run(launch.run(settings, wait, say=say))
 
 
 def _exports(settings: LocalSettings, url: str) -> None:
@@ -177,27 +184,3 @@ def _exports(settings: LocalSettings, url: str) -> None:
     typer.echo(f"export OPENAI_BASE_URL={url}/v1")
     typer.echo(f"export OPENAI_API_KEY={read_key(settings.home)}")
     typer.echo(f"# status: nextstate status, {url}/readyz")
-
-
-@contextmanager
-def _progress() -> Iterator[Say]:
-    """Steps on standard error: a line that changes on a terminal, plain lines elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _say
-        return
-    with console.status("starting") as status:
-        yield lambda step: status.update(Text(step))
-
-
-def _say(line: str) -> None:
-    typer.echo(f"nextstate: {line}", err=True)
-
-
-def _fail(message: str) -> None:
-    first, *rest = message.splitlines() or ["failed"]
-    console = Console(stderr=True)
-    console.print(Text(f"nextstate: {first}", style="red"), soft_wrap=True)
-    for line in rest:
-        console.print(Text(line, style="dim"), soft_wrap=True)
-    sys.exit(1)

@@ -1,0 +1,5 @@
+"""`nextstate`: every component and the one-machine stack, from a terminal."""
+
+from gateway.cli.commands import main
+
+__all__ = ["main"]

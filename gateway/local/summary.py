@@ -1,0 +1,141 @@
+"""What is served, captured, judged and trained now, and why something is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from gateway.errors import StoreError
+from gateway.local import access, state
+from gateway.local.config import LocalSettings
+from gateway.store.admin import AdminReads
+from gateway.store.database import Database
+
+Found = dict[str, Any]
+
+
+async def summary(settings: LocalSettings) -> Found:
+    """`{"stack", "gateway", "store", "funnel", "notes"}`, ready for JSON.
+
+    A part that does not answer is None and has a note. Raises StackError where there is neither a
+    stack nor a database to ask.
+    """
+    stack = state.running(settings.home)
+    url = stack.url if stack and stack.url else _configured_url(settings)
+    found: Found = {
+        "stack": dataclasses.asdict(stack) if stack else None,
+        "url": url,
+        "gateway": await _readiness(url),
+        "store": None,
+        "funnel": None,
+    }
+    trouble = None
+    if stack is None or stack.phase == "ready" or "postgres" in stack.processes:
+        try:
+            found |= await _stored(settings)
+        except StoreError as error:
+            trouble = error.message
+    found["notes"] = notes(found, settings, trouble)
+    return found
+
+
+def notes(found: Found, settings: LocalSettings, trouble: str | None = None) -> list[str]:
+    """Sentences on whatever keeps turns from being served, judged or trained."""
+    said = [*_processes(found["stack"]), *_serving(found["gateway"], found["url"])]
+    if trouble:
+        said.append(f"the database cannot be read: {trouble}")
+    if found["store"] is not None:
+        said += _learning(found["store"], found["funnel"], settings)
+    return said
+
+
+def _processes(stack: Found | None) -> list[str]:
+    if stack is None:
+        return []
+    said = [f"the stack is {stack['phase']}: {stack['step']}"] if stack["phase"] != "ready" else []
+    for name, process in stack["processes"].items():
+        if process["state"] == "waiting":
+            reason = str(process["reason"]).splitlines()[0]
+            said.append(f"{name} has ended ({reason}) and is started again")
+    return said
+
+
+def _serving(gateway: Found | None, url: str) -> list[str]:
+    if gateway is None:
+        return [f"nothing is served: the gateway at {url} does not answer"]
+    said = []
+    if gateway["status"] != "ready":
+        said.append("nothing is served: no engine is ready")
+    if gateway.get("spooling"):
+        said.append("Postgres is away from the gateway: turns wait in its spool")
+    return said
+
+
+def _learning(store: Found, funnel: Found, settings: LocalSettings) -> list[str]:
+    said = []
+    alive = {worker["kind"] for worker in store["workers"]}
+    if not funnel["turns"]:
+        said.append("nothing is captured: no turn has been served to a key that captures")
+    elif not funnel["main"]:
+        said.append("nothing is judged: no turn is of a main line")
+    elif not funnel["with_next_state"]:
+        said.append("nothing is judged: no reply has been followed by another message")
+    if "judge" not in alive:
+        waiting = store["jobs"]["queued"] + store["jobs"]["leased"]
+        said.append(f"no judge is alive; {waiting} turns wait for one")
+    for lineage in store["lineages"]:
+        said += _training(lineage, "trainer" in alive, settings)
+    return said
+
+
+def _training(lineage: Found, trainer: bool, settings: LocalSettings) -> list[str]:
+    name, ready = lineage["name"], lineage["ready"]
+    if not lineage["trains"]:
+        return [f"{name} does not train: it is switched off for this lineage"]
+    if not trainer:
+        return [f"{name} does not train: no trainer is alive; {ready} samples wait"]
+    if not lineage["leased"] and ready < settings.batch:
+        return [f"{name} waits for samples: {ready} of {settings.batch} for the next version"]
+    return []
+
+
+async def _stored(settings: LocalSettings) -> Found:
+    url = access.database_url(settings)
+    database = await Database.open(settings.database, url, application="nextstate-status")
+    try:
+        reads = AdminReads(database)
+        return {"store": await reads.status(None), "funnel": await reads.funnel(None)}
+    finally:
+        await database.close()
+
+
+async def _readiness(url: str) -> Found | None:
+    """The gateway's own answer, 503 included; None where it does not answer."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http,
+            http.get(f"{url}/readyz") as response,
+        ):
+            found: Found = msgspec.json.decode(await response.read(), type=dict[str, Any])
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
+        return None
+    return found if "status" in found else None
+
+
+def _configured_url(settings: LocalSettings) -> str:
+    return f"http://{settings.gateway.host}:{settings.gateway.port}"
+
+
+def age(since: float | None) -> str:
+    """Seconds since the epoch as `12 s`, `3 min`, `2 h` or `4 d` ago; `never` for None."""
+    if since is None:
+        return "never"
+    passed = max(0.0, time.time() - since)
+    for unit, size, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if passed < limit:
+            return f"{passed / size:.0f} {unit} ago"
+    return f"{passed / 86_400:.0f} d ago"
