@@ -25,6 +25,15 @@ from gateway.local.stack import Stack
 from gateway.store.database import Database
 from gateway.telemetry import configure_logging
 
+#: Slower and held closer to the base model than the trainer's defaults. Measured with these users
+#: on SmolLM2-135M at lag 1: the defaults reached +0.88 at version 8 and had lost 3 of 18 facts by
+#: version 11; these reached +0.88 at version 9 and lost none in 12.
+TRAINER = {
+    "optimizer": {"lr": 2e-4},
+    "loss": {"kl_coef": 0.1},
+    "credit": {"negative_weight": 0.5},
+}
+
 #: The exit status of what a signal stopped.
 INTERRUPTED = 130
 
@@ -67,13 +76,14 @@ def _summed_up(report: Report, out: Path, console: Console) -> int:
 
 
 def _settings(home: Path, plan: Plan) -> LocalSettings:
-    """What is configured, on a free port, with the plan's batch and what the demo trains with."""
+    """What is configured, on a free port, with the plan's batch and the demo's recipe."""
     port = free_port("127.0.0.1", 0)
     return load(
         LocalSettings,
         local={"home": home},
         gateway={"host": "127.0.0.1", "port": port},
         freshness={"batch": plan.batch},
+        trainer=TRAINER,
     )
 
 

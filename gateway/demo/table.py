@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -102,10 +102,8 @@ class Progress:
         for row in rows[:-1]:
             if row.version > self._told:
                 self._told = row.version
-                self._console.print(line(row, running=running, elapsed_s=elapsed_s), markup=False)
-
-    def say(self, text: str | RenderableType) -> None:
-        self._console.print(text)
+                text = line(row, running=running, elapsed_s=elapsed_s)
+                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def line(row: VersionRow, *, running: int, elapsed_s: float) -> str:

@@ -87,13 +87,16 @@ def test_without_a_terminal_each_version_is_one_line_told_once() -> None:
         progress.show(ROWS[:2], CONTROL, running=8, elapsed_s=40.0)
         progress.show(ROWS[:2], CONTROL, running=8, elapsed_s=41.0)
         progress.show(ROWS, CONTROL, running=7, elapsed_s=80.0)
-    text = " ".join(out.getvalue().split())
-    assert text == (
-        "version 0: 32 first turns, score -0.50 (-0.75 -0.25), 52.1 tokens a reply, facts 0.90, "
-        "lag -, swap - ms, 8 sessions open, 40 s "
-        "version 1: 16 first turns, score +0.25 (-0.25 +0.75), 30.0 tokens a reply, facts -, "
-        "lag 1, swap 87 ms, 7 sessions open, 80 s"
-    )
+    assert out.getvalue().splitlines() == [
+        (
+            "version 0: 32 first turns, score -0.50 (-0.75 -0.25), 52.1 tokens a reply, facts 0.90, "
+            "lag -, swap - ms, 8 sessions open, 40 s"
+        ),
+        (
+            "version 1: 16 first turns, score +0.25 (-0.25 +0.75), 30.0 tokens a reply, facts -, "
+            "lag 1, swap 87 ms, 7 sessions open, 80 s"
+        ),
+    ]
 
 
 def test_on_a_terminal_the_table_is_live() -> None:
