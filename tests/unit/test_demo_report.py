@@ -89,8 +89,8 @@ def test_without_a_terminal_each_version_is_one_line_told_once() -> None:
         progress.show(ROWS, CONTROL, running=7, elapsed_s=80.0)
     assert out.getvalue().splitlines() == [
         (
-            "version 0: 32 first turns, score -0.50 (-0.75 -0.25), 52.1 tokens a reply, facts 0.90, "
-            "lag -, swap - ms, 8 sessions open, 40 s"
+            "version 0: 32 first turns, score -0.50 (-0.75 -0.25), 52.1 tokens a reply, facts "
+            "0.90, lag -, swap - ms, 8 sessions open, 40 s"
         ),
         (
             "version 1: 16 first turns, score +0.25 (-0.25 +0.75), 30.0 tokens a reply, facts -, "
