@@ -23,24 +23,32 @@ _AFTER_FAILURE_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
-    """Whom the next conversation is for.
-
-    `share` control conversations go with each trained one; `waiting` is told from outside.
-    """
+    """How many conversations there is room for; `waiting` is told from outside."""
 
     batch: int
-    share: float
     waiting: int = 0
-    trained: int = 0
-    control: int = 0
     running: int = 0
-
-    def control_next(self) -> bool:
-        return self.control < self.share * self.trained
 
     @property
     def room(self) -> int:
         return 2 * self.batch - self.waiting - self.running
+
+
+@dataclass(slots=True, kw_only=True)
+class Turns:
+    """Which arm one person talks in next: `share` control conversations to each trained one.
+
+    Each person keeps to it, so that both arms hold the same people; `phase` in [0, 1) lets them
+    come to the control at different times.
+    """
+
+    share: float
+    phase: float = 0.0
+    trained: int = 0
+    control: int = 0
+
+    def control_next(self) -> bool:
+        return self.control + self.phase < self.share * self.trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +70,14 @@ class Crowd:
         questions: Sequence[str],
         manner: Manner,
         pace: Pace,
+        control_share: float,
         seed: int,
     ) -> None:
         self._users = users
         self._clients = clients
         self._questions = questions
         self._manner = manner
+        self._share = control_share
         self._seed = seed
         self.pace = pace
         self.tally = Tally()
@@ -81,13 +91,14 @@ class Crowd:
     async def _live(self, user: User) -> None:
         rng = random.Random(f"{self._seed}/{user.name}")  # noqa: S311 - users, not secrets
         trained, control = _Deck(self._questions, rng), _Deck(self._questions, rng)
+        turns = Turns(share=self._share, phase=rng.random())
         clients = self._clients[user.name]
         while not self.stop.is_set():
-            if self.pace.control_next():
-                self.pace.control += 1
+            if turns.control_next():
+                turns.control += 1
                 await self._talk(user, clients.control, control.draw(), rng)
             elif self.pace.room > 0:
-                self.pace.trained += 1
+                turns.trained += 1
                 self.pace.running += 1
                 try:
                     await self._talk(user, clients.trained, trained.draw(), rng)

@@ -34,7 +34,7 @@ class Plan:
     final: int = 4
     turns: int = 64
     budget_s: float = 22 * 60
-    control_share: float = 0.4
+    control_share: float = 0.45
     batch: int = 16
     facts_every: int = 2
     settle_s: float = 15.0

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from gateway.demo.crowd import Clients, Crowd, Pace
+from gateway.demo.crowd import Clients, Crowd, Pace, Turns
 from gateway.demo.facts import ask_facts
 from gateway.demo.questions import FACTS
 from gateway.demo.users import CONTENT, IMPATIENT, USERS, Manner, Tally, User, converse
@@ -152,21 +152,27 @@ def test_there_are_eight_users_whose_preferences_do_not_conflict() -> None:
     assert {user.words for user in USERS} == {25, 35, 45}
 
 
-def test_a_control_conversation_is_due_once_its_share_falls_behind() -> None:
-    pace = Pace(batch=2, share=0.5)
-    due = []
-    for _ in range(6):
-        due.append(pace.control_next())
-        if due[-1]:
-            pace.control += 1
+def arms(turns: Turns, count: int) -> str:
+    found = ""
+    for _ in range(count):
+        if turns.control_next():
+            turns.control += 1
+            found += "c"
         else:
-            pace.trained += 1
-    assert due == [False, True, False, False, True, False]
+            turns.trained += 1
+            found += "t"
+    return found
+
+
+def test_a_control_conversation_is_due_once_its_share_falls_behind() -> None:
+    assert arms(Turns(share=0.5), 6) == "tcttct"
+    assert arms(Turns(share=0.5, phase=0.6), 6) == "ttcttc"
+    assert arms(Turns(share=0.0), 3) == "ttt"
 
 
 def test_there_is_room_for_two_batches() -> None:
-    assert Pace(batch=16, share=0, waiting=20, running=8).room == 4
-    assert Pace(batch=16, share=0, waiting=30, running=8).room < 0
+    assert Pace(batch=16, waiting=20, running=8).room == 4
+    assert Pace(batch=16, waiting=30, running=8).room < 0
 
 
 def crowd(url: str, users: tuple[User, ...], *, share: float, batch: int = 100) -> Crowd:
@@ -175,10 +181,16 @@ def crowd(url: str, users: tuple[User, ...], *, share: float, batch: int = 100) 
 
     return Crowd(
         users=users,
-        clients={u.name: Clients(trained=client("trained"), control=client("c")) for u in users},
+        clients={
+            user.name: Clients(
+                trained=client(f"{user.name}-trained"), control=client(f"{user.name}-control")
+            )
+            for user in users
+        },
         questions=("Why?", "How?"),
         manner=MANNER,
-        pace=Pace(batch=batch, share=share),
+        pace=Pace(batch=batch),
+        control_share=share,
         seed=1,
     )
 
@@ -208,14 +220,16 @@ async def test_a_crowd_talks_in_both_arms_until_it_is_stopped(
         for header, body in zip(server.headers, server.bodies, strict=True)
         if len(body["messages"]) == 2
     ]
-    keys = [key for key, _ in opened]
     assert 40 <= len(server.bodies) <= 44
     assert people.tally.requests == len(server.bodies) == 2 * len(opened)
-    assert keys.count("Bearer c") == people.pace.control
-    assert people.pace.control == pytest.approx(people.pace.trained / 2, abs=1)
-    # Each of two people deals both questions before either comes again.
-    trained = [question for key, question in opened if key == "Bearer trained"]
-    assert abs(trained.count("Why?") - trained.count("How?")) <= 2
+    for name in ("h", "p"):
+        trained = [asked for key, asked in opened if key == f"Bearer {name}-trained"]
+        control = [asked for key, asked in opened if key == f"Bearer {name}-control"]
+        # Half as many, give or take the phase.
+        assert abs(len(control) - len(trained) / 2) <= 1.5
+        # Both questions are dealt before either comes again.
+        assert abs(trained.count("Why?") - trained.count("How?")) <= 1
+        assert abs(control.count("Why?") - control.count("How?")) <= 1
 
 
 async def test_nobody_comes_in_while_the_queue_is_full(upstream: tuple[Upstream, str]) -> None:
