@@ -65,8 +65,10 @@ class PublishSettings(Section):
     load_timeout_s: Seconds = 120.0
     probe_sequences: Positive = Field(2, description="sequences scored by engine and trainer")
     probe_tokens: Positive = Field(128, description="longest probe sequence")
-    probe_tolerance: float = Field(
-        0.02, gt=0, description="largest difference of a log-probability, in nats"
+    probe_tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="largest difference, in nats; null: 0.02 in float32, 0.5 in bfloat16",
     )
     retry_s: Seconds = Field(2.0, description="pause before asking again where no engine answers")
     heartbeat_s: Seconds = Field(15.0, description="a gateway silent for longer is gone")

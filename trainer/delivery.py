@@ -55,6 +55,8 @@ class Delivery:
             else:
                 return await self.publish(epoch, live, candidate)
         await self._restore(live)
+        # What the trainer before this one had no time to unload.
+        await self._drain.start(live.version)
         return live
 
     async def publish(self, epoch: int, live: PolicyRef, candidate: PolicyRef) -> PolicyRef:

@@ -98,7 +98,11 @@ class Learner:
         scores = self._backend.score(self._probes)
         if not all(math.isfinite(value) for score in scores for value in score):
             raise NonFinite("the new policy gives log-probabilities that are not finite")
-        return Proof(probes=self._probes, expected=tuple(tuple(score) for score in scores))
+        return Proof(
+            probes=self._probes,
+            expected=tuple(tuple(score) for score in scores),
+            tolerance=self._config.publish.probe_tolerance or self._backend.tolerance,
+        )
 
     def write(self, version: int) -> Written:
         """Write what is in memory as `version`. Raises OSError."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from statistics import fmean
 from uuid import UUID
 
 from gateway.errors import NonFinite, NotLeader, StoreError, TrainerError
@@ -114,6 +115,7 @@ class Trainer:
         metrics = await self._compute.run(
             lambda: self._learner.train(claim.samples, self._stop.is_set)
         )
+        metrics |= {"lag_max": max(claim.lags), "lag_mean": fmean(claim.lags)}
         version = await self._policies.allocate_version(self._lineage_id, epoch)
         written = await self._compute.run(lambda: self._learner.write(version))
         candidate = PolicyRef(
@@ -144,7 +146,6 @@ class Trainer:
             "trained",
             policy_version=version,
             from_version=live.version,
-            lag_max=max(claim.lags),
             seconds=round(ended - started, 3),
             **{name: round(value, 6) for name, value in metrics.items()},
         )

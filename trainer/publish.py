@@ -102,7 +102,7 @@ class Publisher:
             outcome, detail = "unreachable", f"not done in {self._settings.load_timeout_s:g} s"
         else:
             outcome = "loaded"
-            if not difference <= self._settings.probe_tolerance:
+            if not difference <= proof.tolerance:
                 outcome = "mismatch"
                 detail = f"log-probabilities differ by {difference:.4g} nats"
         return replace(

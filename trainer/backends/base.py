@@ -29,10 +29,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Probes, and their log-probabilities by the policy in memory: each [len(ids) - start]."""
+    """Probes, and their log-probabilities by the policy in memory: each [len(ids) - start].
+
+    An engine proves that it serves that policy by differing from none by more than `tolerance`.
+    """
 
     probes: tuple[Probe, ...]
     expected: tuple[tuple[float, ...], ...]
+    tolerance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,11 @@ class Backend(Protocol):
     @property
     def budget(self) -> int:
         """Padded tokens of a micro-batch."""
+        ...
+
+    @property
+    def tolerance(self) -> float:
+        """How far a log-probability of an engine of the same precision may be off, in nats."""
         ...
 
     def step(

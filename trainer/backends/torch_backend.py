@@ -74,6 +74,10 @@ class TorchBackend:
         # On a CPU a small one is faster, for the caches, and holds fewer activations.
         return self._config.micro_batch_tokens or (256 if self._device == "cpu" else 16_384)
 
+    @property
+    def tolerance(self) -> float:
+        return 0.02 if self._head.weight.dtype == torch.float32 else 0.5
+
     def step(
         self, batch: PackedBatch, loss: TokenLoss, cancelled: Callable[[], bool]
     ) -> StepOutcome:
