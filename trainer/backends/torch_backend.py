@@ -18,7 +18,6 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -26,8 +25,9 @@ from gateway.device import Device
 from gateway.errors import ConfigError, NonFinite
 from gateway.records import PolicyKind
 from trainer.backends.base import Probe, StepAbandoned, StepOutcome
+from trainer.backends.vocabulary import Vocabulary
 from trainer.config import TrainerConfig
-from trainer.losses import TokenLoss, Tokens, kl_exact
+from trainer.losses import TokenLoss, Tokens
 from trainer.packing import MicroBatch, PackedBatch, group_by_length
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -58,6 +58,7 @@ class TorchBackend:
         self._peft.eval()
         self._trunk = getattr(self._causal, self._causal.base_model_prefix)
         self._head = self._causal.get_output_embeddings()
+        self._vocabulary = Vocabulary(self._head, config.head_chunk)
         self._trained = {
             name: weight for name, weight in self._peft.named_parameters() if weight.requires_grad
         }
@@ -126,16 +127,12 @@ class TorchBackend:
                 ids[row, : len(probes[index].ids)] = torch.tensor(probes[index].ids)
             hidden = self._trunk(input_ids=ids, use_cache=False).last_hidden_state
             for row, index in enumerate(group):
-                probe = probes[index]
-                end = len(probe.ids)
-                states = hidden[row, probe.start - 1 : end - 1]
-                log = [
-                    self._log_softmax(part, torch.ones(len(part), device=self._device))
-                    .gather(-1, ids[row, probe.start + at : probe.start + at + len(part), None])
-                    .squeeze(-1)
-                    for at, part in self._chunks(states)
-                ]
-                scores[index] = torch.cat(log).tolist()
+                start, end = probes[index].start, len(probes[index].ids)
+                ones = torch.ones(end - start, device=self._device)
+                log = self._vocabulary.chosen(
+                    hidden[row, start - 1 : end - 1], ids[row, start:end], ones
+                )
+                scores[index] = log.tolist()
         return scores
 
     def export(self, directory: Path) -> None:
@@ -195,76 +192,31 @@ class TorchBackend:
         picked: Tensor = states.flatten(0, 1)[micro.places]
         return picked
 
-    def _log_softmax(self, hidden: Tensor, temperature: Tensor) -> Tensor:
-        """[n, H] and [n] to log-probabilities [n, V], float32."""
-        logits = self._head(hidden).float() / temperature[:, None]
-        return torch.log_softmax(logits, dim=-1)
-
-    def _chunks(self, states: Tensor) -> list[tuple[int, Tensor]]:
-        size = self._config.head_chunk
-        return [(at, states[at : at + size]) for at in range(0, len(states), size)]
-
     def _current(self, micro: MicroBatch) -> Tensor:
-        parts = [
-            self._log_softmax(part, micro.temperature[at : at + len(part)])
-            .gather(-1, micro.targets[at : at + len(part), None])
-            .squeeze(-1)
-            for at, part in self._chunks(self._hidden(micro))
-        ]
-        return torch.cat(parts)
+        return self._vocabulary.chosen(self._hidden(micro), micro.targets, micro.temperature)
 
     def _tokens(self, micro: MicroBatch) -> Tokens:
         """What the loss sees of a micro-batch, gradients attached."""
-        reference = None
-        if self._config.loss.kl_coef:
+        settings, reference = self._config.loss, None
+        if settings.kl_coef:
             with torch.no_grad(), self._peft.disable_adapter():
                 reference = self._hidden(micro)
-        parts = []
-        chunks = self._chunks(self._hidden(micro))
-        for at, states in chunks:
-            piece = slice(at, at + len(states))
-            arguments = (
-                states,
-                None if reference is None else reference[piece],
-                micro.targets[piece],
-                micro.temperature[piece],
-            )
-            # One chunk alone may keep its logits; several are made again in the backward pass.
-            parts.append(
-                self._terms(*arguments)
-                if len(chunks) == 1
-                else checkpoint(self._terms, *arguments, use_reentrant=False)
-            )
-        current, entropy, of_reference, kl = (
-            None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)
+        terms = self._vocabulary.terms(
+            self._hidden(micro),
+            reference,
+            micro.targets,
+            micro.temperature,
+            exact=settings.kl == "exact",
         )
-        assert current is not None
-        assert entropy is not None
         return Tokens(
-            current=current,
-            proximal=current.detach(),
+            current=terms.current,
+            proximal=terms.current.detach(),
             behaviour=micro.behaviour,
             advantages=micro.advantages,
-            entropy=entropy,
-            reference=of_reference,
-            kl=kl,
+            entropy=terms.entropy,
+            reference=terms.reference,
+            kl=terms.kl,
         )
-
-    def _terms(
-        self, states: Tensor, reference: Tensor | None, targets: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Current log-probabilities, entropy, the reference's log-probabilities and KL, all [n]."""
-        log = self._log_softmax(states, temperature)
-        current = log.gather(-1, targets[:, None]).squeeze(-1)
-        with torch.no_grad():
-            entropy = -(log.exp() * log).sum(-1)
-        if reference is None:
-            return current, entropy, None, None
-        with torch.no_grad():
-            of_reference = self._log_softmax(reference, temperature)
-            picked = of_reference.gather(-1, targets[:, None]).squeeze(-1)
-        exact = kl_exact(log, of_reference) if self._config.loss.kl == "exact" else None
-        return current, entropy, picked, exact
 
 
 def _load(model: Path, config: TrainerConfig, device: Device) -> Any:
