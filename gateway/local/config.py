@@ -22,9 +22,11 @@ class LocalConfig(Section):
     home: Path = Field(Path(".nextstate"), description="data, logs, keys and versions")
     model: str = Field(DEFAULT_MODEL, description="its name, or a Hugging Face directory")
     engine_port: int = Field(0, ge=0, le=65535, description="0: any that is free")
-    engine_max_running: Positive = Field(24, description="requests that the engine runs at once")
+    engine_max_running: Positive | None = Field(
+        None, description="requests that the engine runs at once; null: 24 on a CPU, else its own"
+    )
     engine_max_tokens: Positive | None = Field(
-        24_576, description="tokens of its cache; null: what its memory fraction gives"
+        None, description="tokens of the engine's cache; null: 24,576 on a CPU, else its own"
     )
     engine_start_s: float = Field(300.0, gt=0)
     start_s: float = Field(180.0, gt=0, description="for each other process")

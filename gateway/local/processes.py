@@ -26,6 +26,9 @@ from gateway.store.database import Database
 
 _SETTING_VARIABLES = tuple(f"NEXTSTATE_{section.upper()}" for section in SECTIONS)
 
+#: Left open, the engine would take most of the machine's memory.
+_CPU_TOKENS, _CPU_RUNNING = 24_576, 24
+
 _LOOK_S = 0.2
 
 
@@ -51,15 +54,17 @@ def engine(settings: LocalSettings) -> ChildSpec:
     if not python.exists():
         raise StackError("the engine is not installed: run `nextstate setup`")
     local, lora, one = settings.local, settings.trainer.lora, settings.engines[0]
+    kind = device()
+    on_cpu = kind == "cpu"
     argv, environment = launch_command(
         python,
         settings.model.path or "",
         int(one.url.rpartition(":")[2]),
-        device=device(),
+        device=kind,
         served_name=settings.model.name,
         lora=LoraLimits(max_rank=lora.rank, target_modules=lora.target_modules),
-        max_total_tokens=local.engine_max_tokens,
-        max_running=local.engine_max_running,
+        max_total_tokens=local.engine_max_tokens or (_CPU_TOKENS if on_cpu else None),
+        max_running=local.engine_max_running or (_CPU_RUNNING if on_cpu else None),
         context_length=settings.model.context_length,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.errors import StackError
+from gateway.errors import NextstateError, StackError
 from gateway.local.child import Child, ChildSpec, exit_code
 from gateway.local.leftovers import end_all, mark
 from gateway.local.state import ProcessState
@@ -138,7 +138,7 @@ class Supervisor:
             await asyncio.sleep(delay)
             try:
                 await self._bring_up(child, state)
-            except StackError as error:
+            except NextstateError as error:
                 state.reason = error.message
 
     async def _trim_logs(self) -> None:
