@@ -59,6 +59,8 @@ class Prompter:
     def _build(self, request: TurnRequest, resolution: Resolution, trail: Trail | None) -> Prompt:
         messages, tools, options = request.messages, request.tools, request.template_kwargs
         reason = resolution.branch_reason
+        if reason == "tools_changed" and not self._renderer.uses_tools:
+            reason = None
         if trail is not None and reason is None:
             new = messages[resolution.new_from :]
             extension = self._renderer.extend(trail, new, messages, tools, options)

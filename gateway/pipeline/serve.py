@@ -45,6 +45,9 @@ from gateway.tokens.tokenizer import Tokenizer
 
 log = get_logger(__name__)
 
+#: SGLang refuses prompts that leave fewer ids than this in the context.
+_ENGINE_RESERVE = 6
+
 #: Enough of the prompt's end to see an opening `<think>`.
 _TAIL_IDS = 16
 
@@ -223,7 +226,7 @@ class Pipeline:
         form = ReplyFormat.of(
             self._tokenizer.chat_template,
             prompt_end=self._tokenizer.decode(prompt_ids[-_TAIL_IDS:]),
-            tools=bool(request.tools),
+            tools=bool(request.tools) and request.tool_choice != "none",
         )
         parser = ReplyParser(
             self._tokenizer,
@@ -269,7 +272,7 @@ class Pipeline:
         )
         left = limit - len(prompt_ids)
         asked = request.sampling.max_tokens
-        if left < 1 or (asked is not None and asked > left):
+        if left <= _ENGINE_RESERVE or (asked is not None and asked > left):
             raise ContextTooLong(
                 limit=limit, prompt_tokens=len(prompt_ids), reply_tokens=asked or 1
             )
