@@ -25,6 +25,8 @@ AWAY = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    # What asyncpg says of a connection that the server has ended and that is not closed yet.
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
@@ -60,20 +62,22 @@ class Database:
         timeout = settings.command_timeout_s
         with unavailable():
             try:
+                # No floor: asyncpg would go on about it while Postgres is away.
                 pool = await asyncpg.create_pool(
                     url,
-                    min_size=1,
+                    min_size=0,
                     max_size=settings.pool_size,
                     timeout=timeout,
                     command_timeout=timeout,
                     init=_codecs,
                     server_settings=_server_settings(settings, application),
                 )
+                assert pool is not None
+                await pool.fetchval("SELECT 1")
             except (asyncpg.InvalidAuthorizationSpecificationError, ValueError) as error:
                 raise StoreError(f"Postgres refuses the connection: {error}") from None
             except asyncpg.InvalidCatalogNameError as error:
                 raise StoreError(f"Postgres: {error}") from None
-        assert pool is not None
         return cls(pool, url, settings, application)
 
     async def close(self) -> None:

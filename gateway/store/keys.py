@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
-from gateway.errors import AuthenticationError, StoreError
+import asyncpg
+
+from gateway.errors import AuthenticationError, ConfigError, StoreError
 from gateway.records import Principal, Role, new_id
 from gateway.store.database import Database, seconds
 from gateway.telemetry import get_logger
@@ -21,7 +23,8 @@ from gateway.telemetry import get_logger
 log = get_logger(__name__)
 
 _PREFIX = "sk-ns-"
-_HINT_LENGTH = len(_PREFIX) + 4
+_LONGEST_HINT = len(_PREFIX) + 4
+_SHORTEST = 16
 _MOST_CACHED = 8192
 _REFUSED_TTL_S = 1.0
 _PATIENCE_S = 1.0
@@ -40,6 +43,14 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp($11))
 """
 
 _REVOKE = "UPDATE api_keys SET revoked_at = now() WHERE id = $1 AND revoked_at IS NULL"
+
+_LIST = f"""
+SELECT k.id, t.name AS tenant, l.name AS lineage, k.name, k.hint, k.role,
+    {seconds("k.created_at")} AS created_at, {seconds("k.expires_at")} AS expires_at,
+    {seconds("k.revoked_at")} AS revoked_at
+FROM api_keys k JOIN tenants t ON t.id = k.tenant_id JOIN lineages l ON l.id = k.lineage_id
+ORDER BY k.created_at, k.id
+"""  # noqa: S608 - made of constants
 
 _ENSURE_TENANT = """
 INSERT INTO tenants (id, name) VALUES ($1, $2)
@@ -115,25 +126,31 @@ class KeyStore:
         """A new key and its secret, which is not stored and cannot be shown again.
 
         Back-pressure rejects `rollout` keys and serves others unless `on_stale` says otherwise.
-        A `secret` that an operator brings must be new.
+        Raises ConfigError for a `secret` of the operator's own that is too short, StoreError for
+        one that exists.
         """
         key_id = new_id()
         secret = secret or _PREFIX + secrets.token_urlsafe(32)
+        if len(secret) < _SHORTEST:
+            raise ConfigError(f"an API key must have at least {_SHORTEST} characters")
         stale = on_stale or ("reject" if role is Role.ROLLOUT else "serve")
-        await self._database.execute(
-            _CREATE,
-            key_id,
-            tenant,
-            lineage,
-            name,
-            secret[:_HINT_LENGTH],
-            _digest(secret),
-            role.value,
-            capture,
-            stale,
-            sampling,
-            expires_at,
-        )
+        try:
+            await self._database.execute(
+                _CREATE,
+                key_id,
+                tenant,
+                lineage,
+                name,
+                secret[: min(_LONGEST_HINT, len(secret) // 4)],
+                _digest(secret),
+                role.value,
+                capture,
+                stale,
+                sampling,
+                expires_at,
+            )
+        except asyncpg.UniqueViolationError:
+            raise StoreError("this API key exists already") from None
         self._refused.pop(_digest(secret), None)
         return key_id, secret
 
@@ -144,6 +161,10 @@ class KeyStore:
             if known.principal is not None and known.principal.key_id == key_id:
                 del self._valid[digest]
         return done == "UPDATE 1"
+
+    async def listed(self) -> list[dict[str, Any]]:
+        """Every key, the oldest first: of its secret only the first characters are known."""
+        return [dict(row) for row in await self._database.fetch(_LIST)]
 
     async def ensure_tenant(self, name: str) -> UUID:
         found: UUID = await self._database.fetchval(_ENSURE_TENANT, new_id(), name)

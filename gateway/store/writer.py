@@ -266,9 +266,10 @@ async def _once(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
     try:
         queued = await store(connection, calls)
         await connection.execute("COMMIT")
+    except AWAY:
+        raise
     except asyncpg.PostgresError:
-        if not connection.is_closed():
-            await connection.execute("ROLLBACK")
+        await connection.execute("ROLLBACK")
         raise
     return queued
 

@@ -9,7 +9,7 @@ import time
 import asyncpg
 import pytest
 
-from gateway.errors import AuthenticationError, StoreError, StoreUnavailable
+from gateway.errors import AuthenticationError, ConfigError, StoreError, StoreUnavailable
 from gateway.records import Role
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
@@ -135,6 +135,19 @@ async def test_a_key_goes_on_working_while_postgres_is_away(database: Database):
     assert await keys.principal(secret) == before
     with pytest.raises(StoreUnavailable):
         await keys.principal("another")
+
+
+async def test_a_secret_of_the_operators_own_is_long_enough_new_and_not_given_away(
+    database: Database,
+):
+    keys = KeyStore(database)
+    tenant, lineage = await owner(keys)
+    with pytest.raises(ConfigError, match="at least 16"):
+        await keys.create(tenant, "ci", Role.ADMIN, lineage, secret="short")
+    await keys.create(tenant, "ci", Role.ADMIN, lineage, secret="correct horse staple")
+    assert await database.fetchval("SELECT hint FROM api_keys") == "corre"
+    with pytest.raises(StoreError, match="exists already"):
+        await keys.create(tenant, "ci", Role.ADMIN, lineage, secret="correct horse staple")
 
 
 async def test_a_refusal_is_not_believed_for_long(database: Database):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -482,5 +484,65 @@ async def test_with_no_room_in_the_spool_the_caller_is_told(database_url: str, t
         await writer.commit(one, turn(one))
     await blocking.rollback()
     await blocker.close()
+    await writer.close()
+    await database.close()
+
+
+_GATEWAY = """
+import asyncio, sys
+from pathlib import Path
+from gateway.config import DatabaseSettings
+from gateway.store.database import Database
+from gateway.store.writer import TurnWriter
+from tests.factories import session, turn
+
+async def main():
+    settings = DatabaseSettings(spool=Path(sys.argv[2]), commit_timeout_s=1.0)
+    database = await Database.open(settings, sys.argv[1], application="test")
+    writer = await TurnWriter.open(database)
+    one = session()
+    async def agent():
+        while True:
+            record = turn(one)
+            await writer.commit(one, record)
+            print("acknowledged", record.id, flush=True)
+    await asyncio.gather(*(agent() for _ in range(4)))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_gateway_killed_at_any_moment_loses_no_acknowledged_turn(
+    own_postgres: EmbeddedPostgres, tmp_path: Path
+):
+    await migrate(own_postgres.url)
+    gateway = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _GATEWAY, own_postgres.url, str(tmp_path),
+        stdout=subprocess.PIPE, limit=1 << 24, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert gateway.stdout is not None
+    acknowledged: list[bytes] = []
+    async with asyncio.timeout(60):
+        while len(acknowledged) < 100:
+            acknowledged.append(await gateway.stdout.readline())
+        # While Postgres goes down and turns begin to be spooled.
+        await asyncio.to_thread(own_postgres.stop)
+        while len(acknowledged) < 1000 or not Spool(tmp_path, max_bytes=1).waiting():
+            acknowledged.append(await gateway.stdout.readline())
+        gateway.kill()
+        rest = await gateway.stdout.read()
+        await gateway.wait()
+    acknowledged += rest[: rest.rfind(b"\n") + 1].splitlines()
+    await asyncio.to_thread(own_postgres.start)
+    settings = DatabaseSettings(spool=tmp_path)
+    database = await Database.open(settings, own_postgres.url, application="test")
+    writer = await TurnWriter.open(database)
+    await eventually(lambda: asyncio.to_thread(Spool(tmp_path, max_bytes=1).waiting), False)
+    stored = {str(row["id"]) for row in await database.fetch("SELECT id FROM turns")}
+    told = {line.split()[1].decode() for line in acknowledged if line.startswith(b"acknow")}
+    assert len(told) > 500
+    assert told <= stored
+    # At most what each agent had in hand was stored and not told.
+    assert len(stored) <= len(told) + 4
     await writer.close()
     await database.close()
