@@ -13,37 +13,19 @@ from uuid import UUID
 import aiohttp
 import openai
 import pytest
-import uvicorn
-from pydantic import SecretStr
 
-from gateway.api.services import Services
-from gateway.app import create_app
-from gateway.config import DatabaseSettings, EngineSettings, ModelSettings, ServerSettings, Settings
-from gateway.records import Role
-from gateway.store.database import Database
-from gateway.store.keys import KeyStore
+from gateway.config import Settings
 from tests.fakes import FakeSglang
-from tests.fixtures_engine import free_port
+from tests.running import Gateway as Running
+from tests.running import gateway_values, make_keys, running_gateway
 
 
-@dataclass
-class Gateway:
-    url: str
-    key: str
-    admin_key: str
-    other_key: str
-    services: Services
+@dataclass(kw_only=True)
+class Gateway(Running):
     engine: FakeSglang
 
-    def client(self, key: str | None = None) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", api_key=key or self.key, max_retries=0, timeout=20
-        )
-
-    async def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self.services.database.fetch(sql, *values)]
-
     def says(self, text: str) -> list[int]:
+        """Have the engine reply with a text; the ids that it will sample."""
         ids = self.services.tokenizer.encode(text)
         stop = self.services.tokenizer.facts.stop_token_ids[0]
         self.engine.replies.append([*ids, stop])
@@ -53,44 +35,10 @@ class Gateway:
 @pytest.fixture
 async def gateway(database_url: str, tiny_model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
     async with FakeSglang(model_path=tiny_model) as engine:
-        database = await Database.open(DatabaseSettings(), database_url, application="test")
-        keys = KeyStore(database)
-        lineage = await keys.ensure_lineage("default", "tiny")
-        tenant = await keys.ensure_tenant("one")
-        _, key = await keys.create(tenant, "agent", Role.AGENT, lineage)
-        _, admin_key = await keys.create(tenant, "admin", Role.ADMIN, lineage)
-        other = await keys.ensure_tenant("other")
-        _, other_key = await keys.create(other, "agent", Role.AGENT, lineage)
-        await database.close()
-        port = free_port()
-        settings = Settings(
-            gateway=ServerSettings(port=port, max_body_bytes=200_000, keepalive_comment_s=0.3),
-            model=ModelSettings(path=tiny_model, name="tiny"),
-            engines=(EngineSettings(name="fake", url=engine.url, idle_timeout_s=5),),
-            database=DatabaseSettings(url=SecretStr(database_url), spool=tmp_path / "spool"),
-        )
-        services = await Services.open(settings)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(services),
-                port=port,
-                http="httptools",
-                lifespan="off",
-                log_config=None,
-                timeout_graceful_shutdown=2,
-            )
-        )
-        task = asyncio.create_task(server.serve())
-        try:
-            async with asyncio.timeout(20):
-                while not (server.started and services.pool.ready):
-                    await asyncio.sleep(0.01)
-            url = f"http://127.0.0.1:{port}"
-            yield Gateway(url, key, admin_key, other_key, services, engine)
-        finally:
-            server.should_exit = True
-            await task
-            await services.close()
+        keys = await make_keys(database_url, "tiny")
+        settings = Settings(**gateway_values(database_url, tiny_model, engine.url, tmp_path))
+        async with running_gateway(settings, keys) as running:
+            yield Gateway(url=running.url, keys=keys, services=running.services, engine=engine)
 
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
@@ -179,7 +127,7 @@ async def test_headers_name_session_and_kind(gateway: Gateway) -> None:
 
 
 async def test_a_name_of_another_tenant_finds_nothing(gateway: Gateway) -> None:
-    for key in (gateway.key, gateway.other_key):
+    for key in (gateway.keys.agent, gateway.keys.stranger):
         gateway.says("fox")
         async with gateway.client(key) as client:
             await client.chat.completions.create(
@@ -214,7 +162,7 @@ async def test_bad_input_gets_one_clear_error(
         http.post(
             f"{gateway.url}/v1/chat/completions",
             data=body,
-            headers={"authorization": f"Bearer {gateway.key}"},
+            headers={"authorization": f"Bearer {gateway.keys.agent}"},
         ) as answer,
     ):
         error = (await answer.json())["error"]
@@ -235,7 +183,7 @@ async def test_a_key_is_needed(gateway: Gateway, headers: dict[str, str]) -> Non
 
 
 async def test_an_admin_key_does_not_infer(gateway: Gateway) -> None:
-    async with gateway.client(gateway.admin_key) as client:
+    async with gateway.client(gateway.keys.admin) as client:
         with pytest.raises(openai.PermissionDeniedError):
             await client.chat.completions.create(model="tiny", messages=ASK)
 
@@ -264,10 +212,12 @@ async def test_a_client_that_leaves_aborts_its_request(gateway: Gateway) -> None
     gateway.engine.chunk_delay_s = 0.05
     gateway.says("fox " * 100)
     body = {"model": "tiny", "messages": ASK, "stream": True}
-    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {gateway.key}"}) as http:
+    async with aiohttp.ClientSession(
+        headers={"authorization": f"Bearer {gateway.keys.agent}"}
+    ) as http:
         async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
             await answer.content.readline()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not gateway.engine.aborted:
                 await asyncio.sleep(0.02)
             while not (rows := await gateway.rows("SELECT * FROM turns")):
@@ -281,7 +231,7 @@ async def test_a_silent_stream_carries_comments(gateway: Gateway) -> None:
     gateway.engine.chunk_delay_s = 0.8
     gateway.says("fox")
     body = {"model": "tiny", "messages": ASK, "stream": True}
-    headers = {"authorization": f"Bearer {gateway.key}"}
+    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
     async with (
         aiohttp.ClientSession(headers=headers) as http,
         http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer,
@@ -305,7 +255,7 @@ async def test_an_engine_that_dies_in_mid_stream_ends_in_an_error_event(gateway:
         stream = await client.chat.completions.create(model="tiny", messages=ASK, stream=True)
         with pytest.raises(openai.APIError):
             _ = [chunk async for chunk in stream]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not (rows := await gateway.rows("SELECT * FROM turns")):
             await asyncio.sleep(0.02)
     assert (rows[0]["finish_reason"], rows[0]["completion_len"]) == ("abort", 2)
@@ -315,7 +265,7 @@ async def test_admin_reads_what_happened_inside_its_tenant(gateway: Gateway) -> 
     gateway.says("fox")
     async with gateway.client() as client:
         reply = await client.chat.completions.create(model="tiny", messages=ASK)
-    headers = {"authorization": f"Bearer {gateway.admin_key}"}
+    headers = {"authorization": f"Bearer {gateway.keys.admin}"}
     async with aiohttp.ClientSession(headers=headers) as http:
 
         async def get(path: str) -> Any:
@@ -340,7 +290,7 @@ async def test_admin_reads_what_happened_inside_its_tenant(gateway: Gateway) -> 
             assert answer.content_type == "application/problem+json"
         async with http.get(f"{gateway.url}/admin/v1/sessions?cursor=x") as answer:
             assert answer.status == 400
-    headers = {"authorization": f"Bearer {gateway.key}"}
+    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
     async with (
         aiohttp.ClientSession(headers=headers) as http,
         http.get(f"{gateway.url}/admin/v1/sessions") as answer,
@@ -361,11 +311,11 @@ async def test_feedback_is_stored_and_queues_another_judgement(gateway: Gateway)
             async with http.post(url, json=body, headers=headers) as answer:
                 return answer.status
 
-        assert await post(gateway.other_key, {"thumbs": "up"}) == 404
-        assert await post(gateway.key, {"score": 3}) == 400
-        assert await post(gateway.key, {}) == 400
-        assert await post(gateway.key, {"thumbs": "down"}) == 202
-        assert await post(gateway.key, {"thumbs": "down"}) == 202
+        assert await post(gateway.keys.stranger, {"thumbs": "up"}) == 404
+        assert await post(gateway.keys.agent, {"score": 3}) == 400
+        assert await post(gateway.keys.agent, {}) == 400
+        assert await post(gateway.keys.agent, {"thumbs": "down"}) == 202
+        assert await post(gateway.keys.agent, {"thumbs": "down"}) == 202
     [stored] = await gateway.rows("SELECT turn_id, score FROM feedback")
     assert (stored["turn_id"], stored["score"]) == (turn_id, -1.0)
 
