@@ -381,7 +381,7 @@ async def test_swaps_are_recorded(world: World):
     )
     await world.policies.record_swap(swap)
     await world.policies.record_swap(replace(swap, outcome="unreachable", detail="refused"))
-    rows = await world.database.fetch("SELECT outcome, detail, load_ms FROM swaps ORDER BY id")
+    rows = await world.database.fetch("SELECT outcome, detail, load_ms FROM swaps ORDER BY outcome")
     assert [tuple(row) for row in rows] == [
         ("loaded", None, 12.5),
         ("unreachable", "refused", 12.5),

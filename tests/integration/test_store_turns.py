@@ -192,8 +192,10 @@ async def test_a_repeated_body_is_found_for_its_key_and_time(parts: Parts):
 async def test_the_last_main_turn_of_a_session(parts: Parts):
     _, writer, turns = parts
     one = session()
-    first, second = turn(one), turn(one)
-    side = turn(one, kind=TurnKind.SIDE)
+    # Ids of one millisecond have no order of their own.
+    ids = sorted(new_id() for _ in range(3))
+    first, second = turn(one, id=ids[0]), turn(one, id=ids[1])
+    side = turn(one, id=ids[2], kind=TurnKind.SIDE)
     assert await turns.last_main_turn(one.id) is None
     await writer.commit(one, first, second, side)
     found = await turns.last_main_turn(one.id)
