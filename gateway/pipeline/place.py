@@ -71,6 +71,7 @@ class Placer:
             resolved_by=resolution.rule,
             model=request.model,
             client=request.client,
+            user=request.user,
             ambiguous=resolution.ambiguous,
             seen_at=now,
         )
