@@ -50,12 +50,16 @@ class Account:
 
 
 def candidates() -> list[Account]:
-    """Accounts to try, the plainest first: for an ordinary user only their own."""
+    """Accounts to try, the plainest first; initdb wants one that has a name."""
     uid, gid = os.geteuid(), os.getegid()
-    if uid != 0:
+    named = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall() if entry.pw_uid != 0}
+    if uid in named.values():
         return [Account([], uid, gid)]
-    mapped = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    inside = named.get("nobody") or next(iter(named.values()), 1)
+    mapped = ["unshare", "--user", f"--map-user={inside}", f"--map-group={inside}"]
     found = [Account(mapped, uid, gid)]
+    if uid != 0:
+        return found
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
