@@ -183,7 +183,8 @@ class EmbeddedPostgres:
     def ready(self) -> bool:
         """Whether connections are accepted; milliseconds."""
         where = ["-h", str(self.socket_dir), "-p", str(self.port or _SOCKET_PORT)]
-        probe = [str(self._bin / "pg_isready"), "-q", "-t", "5", *where]
+        who = ["-U", USER, "-d", "postgres"]
+        probe = [str(self._bin / "pg_isready"), "-q", "-t", "5", *where, *who]
         try:
             return subprocess.run(probe, check=False, timeout=10).returncode == 0
         except subprocess.TimeoutExpired:
