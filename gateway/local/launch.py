@@ -112,18 +112,19 @@ def down(settings: LocalSettings, *, say: Say) -> bool:
     say("stopping")
     with contextlib.suppress(ProcessLookupError):
         os.kill(found.pid, signal.SIGTERM)
-    if not _gone(home, _STOP_LIMIT_S):
+    if not _gone(home, found.pid, _STOP_LIMIT_S):
         with contextlib.suppress(ProcessLookupError):
             os.kill(found.pid, signal.SIGKILL)
         end_all(home)
-        if not _gone(home, 10.0):
+        if not _gone(home, found.pid, 10.0):
             raise StackError(f"the stack in {home} (process {found.pid}) does not stop")
     return True
 
 
-def _gone(home: Path, within_s: float) -> bool:
+def _gone(home: Path, pid: int, within_s: float) -> bool:
+    """Whether the stack has let go of its directory and its process has ended."""
     deadline = time.monotonic() + within_s
-    while state.running(home) is not None:
+    while state.running(home) is not None or Path(f"/proc/{pid}").exists():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.1)
