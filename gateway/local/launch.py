@@ -124,11 +124,19 @@ def down(settings: LocalSettings, *, say: Say) -> bool:
 def _gone(home: Path, pid: int, within_s: float) -> bool:
     """Whether the stack has let go of its directory and its process has ended."""
     deadline = time.monotonic() + within_s
-    while state.running(home) is not None or Path(f"/proc/{pid}").exists():
+    while state.running(home) is not None or _alive(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.1)
     return True
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that waits for its parent's notice does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _await_ready(
