@@ -1,0 +1,52 @@
+"""What an engine is asked for and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.records.policy import PolicyRef, VersionSpan
+from gateway.records.sampling import Sampling
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What an engine is asked to sample. `input_ids` [P] are validated against the vocabulary."""
+
+    rid: str
+    input_ids: Sequence[int]
+    sampling: Sampling
+    policy: PolicyRef
+    stop_token_ids: tuple[int, ...] = ()
+    session_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """How a generation ended.
+
+    `matched` is the stop token id or stop string that ended it. `spans` cover every sampled token.
+    """
+
+    reason: FinishReason
+    matched: int | str | None = None
+    spans: tuple[VersionSpan, ...] = ()
+    cached_tokens: int = 0
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Tokens newly sampled: `ids` [n] and their `logprobs` [n]; the last one carries `finish`."""
+
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    finish: Finish | None = None

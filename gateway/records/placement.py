@@ -1,0 +1,60 @@
+"""Where a request belongs among stored turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from gateway.records.generation import FinishReason
+from gateway.records.request import TurnKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A stored turn whose reply ends a prefix of a request: a possible parent."""
+
+    turn_id: UUID
+    session_id: UUID
+    lineage_id: UUID
+    key_id: UUID
+    chain_hash: bytes
+    depth: int
+    message_count: int
+    kind: TurnKind
+    tools_hash: bytes
+    finish_reason: FinishReason
+    continued: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Which session and parent turn a request belongs to, and the rule that said so.
+
+    `session_id` None opens a session. The messages from `new_from` on follow the parent's reply
+    (all of them at a root). `branch_reason` is why the parent's ids cannot be extended, as far
+    as the messages tell, or why there is no parent; None is the normal case. `ambiguous`: other
+    turns matched as well. `beside_tools`: the session that was named has turns with tools.
+    """
+
+    session_id: UUID | None
+    parent: Candidate | None
+    rule: str
+    new_from: int = 0
+    branch_reason: str | None = None
+    ambiguous: bool = False
+    beside_tools: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail:
+    """All ids of a turn, put together from its chain.
+
+    `prompt_ids` [P] is what the engine saw, `sampled_ids` [R] what it sampled.
+    """
+
+    turn_id: UUID
+    prompt_ids: Sequence[int]
+    sampled_ids: Sequence[int]
+    finish_reason: FinishReason

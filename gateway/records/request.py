@@ -1,0 +1,47 @@
+"""What an agent asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gateway.records.message import Message
+from gateway.records.sampling import Sampling
+
+
+class TurnKind(StrEnum):
+    MAIN = "main"
+    SIDE = "side"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One call of an agent, whatever its dialect, checked and in one form.
+
+    `session_name` and `declared_kind` are what the client says of itself; None where it is
+    silent, which is the normal case. `turn_type` is the client's own word for the call, as sent.
+    `tool_choice` is `auto`, `none` (tools are shown, calls are text) or what the engine enforces.
+    """
+
+    dialect: str
+    model: str
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    tools: tuple[Mapping[str, Any], ...] = ()
+    stream: bool = False
+    include_usage: bool = False
+    tool_choice: str = "auto"
+    choices: int = 1
+    top_logprobs: int | None = None
+    session_name: str | None = None
+    declared_kind: TurnKind | None = None
+    turn_type: str = ""
+    session_done: bool = False
+    retry_count: int = 0
+    idempotency_key: str | None = None
+    user: str | None = None
+    client: str = ""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)

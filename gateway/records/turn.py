@@ -1,0 +1,122 @@
+"""What is stored of a turn and of what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from gateway.records.generation import FinishReason
+from gateway.records.message import Message
+from gateway.records.policy import VersionSpan
+from gateway.records.reply import Timings, Usage
+from gateway.records.request import TurnKind
+from gateway.records.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """A session as it is first seen; `resolved_by` names the rule that found or made it."""
+
+    id: UUID
+    tenant_id: UUID
+    key_id: UUID
+    lineage_id: UUID
+    external_id: str | None
+    resolved_by: str
+    model: str
+    client: str = ""
+    ambiguous: bool = False
+    parent_session_id: UUID | None = None
+    user: str | None = None
+    seen_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """One captured turn, exactly as sampled.
+
+    `messages` are those that are new to the parent (all of them at a root). `prompt_ids` are the
+    ids after the first `shared_len` ids, which equal the start of the parent's prompt + sampled
+    ids; the engine saw `shared_len + len(prompt_ids)` ids. `sampled_ids` and `logprobs` [R]
+    include the stop token where one was sampled. `chain_hash` covers the canonical messages up to
+    and including the reply, `tools_hash` what it leaves out: `resolve.head_hash` of the request.
+    """
+
+    id: UUID
+    tenant_id: UUID
+    session_id: UUID
+    lineage_id: UUID
+    parent_id: UUID | None
+    depth: int
+    branch_reason: str | None
+    retry_of: UUID | None
+    kind: TurnKind
+    kind_rule: str
+    kind_confidence: float
+    resolve_rule: str
+    dialect: str
+    model: str
+    engine: str
+    request_hash: bytes
+    chain_hash: bytes
+    message_count: int
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tools_hash: bytes
+    reply: Message
+    shared_len: int
+    prompt_ids: Sequence[int]
+    sampled_ids: Sequence[int]
+    logprobs: Sequence[float]
+    spans: tuple[VersionSpan, ...]
+    sampling: Sampling
+    finish_reason: FinishReason
+    finish_detail: str | None = None
+    trainable: bool
+    untrainable_reason: str | None
+    stream_mismatch: bool = False
+    usage: Usage
+    timings: Timings
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextState:
+    """Every message that followed a reply, stored when the request that carries them arrives.
+
+    With `judge` set, the turn's job is queued in the same transaction.
+    """
+
+    turn_id: UUID
+    tenant_id: UUID
+    following_id: UUID
+    messages: tuple[Message, ...]
+    role: str
+    arrived_at: float
+    judge: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The end of a main-line turn: trained in a step toward a version, or not, and why."""
+
+    turn_id: UUID
+    outcome: str
+    reason: str
+    step_id: UUID | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackRecord:
+    """What somebody said of a turn outside the conversation; `score` in [-1, 1]."""
+
+    id: UUID
+    tenant_id: UUID
+    turn_id: UUID
+    score: float
+    text: str = ""
+    source: str = "api"
+    idempotency_key: str | None = None
