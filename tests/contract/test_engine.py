@@ -202,7 +202,7 @@ async def test_leaving_early_stops_the_engine(engine: SglangEngine) -> None:
         break
     await chunks.aclose()
     async with asyncio.timeout(3):
-        while (await engine.status()).running:  # noqa: ASYNC110 - nothing tells of it
+        while (await engine.status()).running:
             await asyncio.sleep(0.05)
 
 

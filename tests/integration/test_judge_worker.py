@@ -66,7 +66,7 @@ class Desk:
 
 async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
-        while not await check():  # noqa: ASYNC110 - what is awaited is in Postgres
+        while not await check():
             await asyncio.sleep(0.05)
 
 

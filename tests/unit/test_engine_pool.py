@@ -75,7 +75,7 @@ async def followed(
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the pool's state has no event
+        while not condition():
             await asyncio.sleep(0.005)
 
 

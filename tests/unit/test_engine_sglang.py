@@ -64,7 +64,7 @@ def ids_of(chunks: Sequence[Chunk]) -> list[int]:
 
 async def until_aborted(fake: FakeSglang, rid: str) -> None:
     async with asyncio.timeout(5):
-        while rid not in fake.aborted:  # noqa: ASYNC110 - the fake tells nobody
+        while rid not in fake.aborted:
             await asyncio.sleep(0.005)
 
 
@@ -170,7 +170,7 @@ async def test_a_cancelled_reader_aborts(engine: SglangEngine, fake_sglang: Fake
     fake_sglang.chunk_delay_s = 0.05
     request = ask(200)
     task = asyncio.create_task(collect(engine, request))
-    while not fake_sglang.requests:  # noqa: ASYNC110 - the fake tells nobody
+    while not fake_sglang.requests:
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.02)
     task.cancel()
