@@ -281,7 +281,7 @@ async def test_admin_reads_what_happened_inside_its_tenant(gateway: Gateway) -> 
         hidden = await get(f"sessions/{session['id']}?content=false")
         assert "reply" not in hidden["items"][0]
         status = await get("status")
-        assert (status["funnel"]["turns"], status["engines"][0]["name"]) == (1, "fake")
+        assert (status["funnel"]["turns"], status["engines"][0]["name"]) == (1, "engine")
         [policy] = (await get("policies"))["items"]
         assert (policy["version"], policy["state"]) == (0, "live")
         assert (await get("train-steps"))["items"] == (await get("swaps"))["items"] == []
