@@ -39,11 +39,8 @@ class FeedbackBody(BaseModel):
 
 
 class FeedbackStored(BaseModel):
-    """`judging`: the turn is judged again with it."""
-
     id: UUID
     turn_id: UUID
-    judging: bool
 
 
 class SessionEnded(BaseModel):
@@ -63,7 +60,7 @@ def routes(services: Services) -> APIRouter:
         request: Request,
         idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
     ) -> FeedbackStored:
-        """Store feedback; a turn that is judged already is judged again."""
+        """Store feedback and, in the same transaction, queue a judgement with it."""
         principal = await authenticate(services.keys, request.headers)
         if not await services.turns.exists(principal.tenant_id, turn_id):
             raise NotFound("There is no such turn.")
@@ -77,8 +74,7 @@ def routes(services: Services) -> APIRouter:
             idempotency_key=idempotency_key,
         )
         await services.writer.commit(record)
-        judging = await services.claims.rejudge(turn_id, principal.tenant_id)
-        return FeedbackStored(id=record.id, turn_id=turn_id, judging=judging)
+        return FeedbackStored(id=record.id, turn_id=turn_id)
 
     @router.post("/sessions/{session_id}/end")
     async def end_session(session_id: UUID, request: Request) -> SessionEnded:

@@ -74,7 +74,12 @@ class Inference(Endpoint):
                     request, event.turn_id, int(time.time()), request.model
                 )
                 logprobs = self._shown(request, event.sampled_ids, event.logprobs)
-                body = encoder.whole([event.reply], [event.finish_reason], event.usage, [logprobs])
+                body = encoder.whole(
+                    [event.reply],
+                    [event.finish_reason],
+                    event.usage,
+                    [logprobs] if logprobs else (),
+                )
                 headers = _headers(event)
                 headers["x-nextstate-policy-version"] = str(event.version)
                 await exchange.answer(HTTPStatus.OK, body, headers)

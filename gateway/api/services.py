@@ -12,7 +12,6 @@ from gateway.engine.sglang import SglangEngine
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.store.admin import AdminReads
-from gateway.store.claims import JudgeClaims
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
 from gateway.store.policies import PolicyStore
@@ -36,7 +35,6 @@ class Services:
     writer: TurnWriter
     pool: EnginePool
     pipeline: Pipeline
-    claims: JudgeClaims
     admin: AdminReads
     tokenizer: Tokenizer
 
@@ -78,7 +76,6 @@ class Services:
         self.keys = KeyStore(self.database)
         self.turns = TurnStore(self.database, settings.session_awareness.cache_turns)
         self.admin = AdminReads(self.database)
-        self.claims = JudgeClaims(self.database)
         self.writer = await TurnWriter.open(self.database)
         stack.push_async_callback(self.writer.close)
         policies = PolicyStore(self.database)

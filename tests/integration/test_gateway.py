@@ -76,6 +76,7 @@ async def test_a_turn_is_stored_when_the_client_sees_its_end(gateway: Gateway) -
         reply = await client.chat.completions.create(model="tiny", messages=ASK)
         assert reply.choices[0].message.content == "dog"
         assert reply.choices[0].finish_reason == "stop"
+        assert reply.choices[0].logprobs is None
         rows = await gateway.rows("SELECT id FROM turns")
     assert [row["id"] for row in rows] == [UUID(reply.id.removeprefix("chatcmpl-"))]
 
@@ -318,6 +319,8 @@ async def test_feedback_is_stored_and_queues_another_judgement(gateway: Gateway)
         assert await post(gateway.keys.agent, {"thumbs": "down"}) == 202
     [stored] = await gateway.rows("SELECT turn_id, score FROM feedback")
     assert (stored["turn_id"], stored["score"]) == (turn_id, -1.0)
+    [job] = await gateway.rows("SELECT turn_id, state FROM judgements")
+    assert (job["turn_id"], job["state"]) == (turn_id, "queued")
 
 
 async def test_a_session_is_ended_by_its_client(gateway: Gateway) -> None:
