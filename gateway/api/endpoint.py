@@ -47,7 +47,7 @@ class Endpoint(ABC):
     async def _answer(self, exchange: Exchange, scope: Scope) -> None: ...
 
     async def _fail(self, exchange: Exchange, error: NextstateError) -> None:
-        status, headers, body = self.dialect.error(error)
+        status, headers, body = self.dialect.error(error, exchange.request_id)
         level = log.info if status < HTTPStatus.INTERNAL_SERVER_ERROR else log.warning
         level("refused", status=status, error=type(error).__name__, why=error.message)
         if not exchange.begun:

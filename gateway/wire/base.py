@@ -28,14 +28,15 @@ class TokenLogprob:
 class Encoder(Protocol):
     """Writes one response. `choice` counts from 0; log-probabilities only if they were asked for.
 
-    A stream is start, then deltas, then one finish a choice, then end.
+    A stream is start, then deltas, then one finish a choice, then end. `stopped_by` is the stop
+    string that ended a choice, None where something else did.
     """
 
-    def start(self) -> bytes: ...
+    def start(self, prompt_tokens: int = 0) -> bytes: ...
 
     def delta(self, choice: int, delta: Delta, logprobs: Sequence[TokenLogprob] = ()) -> bytes: ...
 
-    def finish(self, choice: int, reason: FinishReason) -> bytes: ...
+    def finish(self, choice: int, reason: FinishReason, stopped_by: str | None = None) -> bytes: ...
 
     def end(self, usage: Usage) -> bytes: ...
 
@@ -47,6 +48,7 @@ class Encoder(Protocol):
         finishes: Sequence[FinishReason],
         usage: Usage,
         logprobs: Sequence[Sequence[TokenLogprob]] = (),
+        stopped_by: Sequence[str | None] = (),
     ) -> bytes:
         """The response of a request that does not stream."""
         ...
@@ -70,6 +72,8 @@ class Dialect(Protocol):
         self, request: TurnRequest, response_id: UUID, created: int, model: str
     ) -> Encoder: ...
 
-    def error(self, error: NextstateError) -> tuple[int, dict[str, str], bytes]:
+    def error(
+        self, error: NextstateError, request_id: UUID | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of a request that failed."""
         ...

@@ -41,7 +41,7 @@ class ChatEncoder:
         self._head = b"data: " + _encode(self._shared)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
 
-    def start(self) -> bytes:
+    def start(self, prompt_tokens: int = 0) -> bytes:  # noqa: ARG002 - other dialects begin with it
         opening = {"role": "assistant", "content": ""}
         return b"".join(self._chunk(choice, opening) for choice in range(self._choices))
 
@@ -56,7 +56,12 @@ class ChatEncoder:
             fields["reasoning_content"] = delta.reasoning
         return self._chunk(choice, fields, logprobs)
 
-    def finish(self, choice: int, reason: FinishReason) -> bytes:
+    def finish(
+        self,
+        choice: int,
+        reason: FinishReason,
+        stopped_by: str | None = None,  # noqa: ARG002 - not told in this dialect
+    ) -> bytes:
         return self._chunk(choice, {}, reason=_REASONS[reason])
 
     def end(self, usage: Usage) -> bytes:
@@ -73,6 +78,7 @@ class ChatEncoder:
         finishes: Sequence[FinishReason],
         usage: Usage,
         logprobs: Sequence[Sequence[TokenLogprob]] = (),
+        stopped_by: Sequence[str | None] = (),  # noqa: ARG002
     ) -> bytes:
         choices = [
             {

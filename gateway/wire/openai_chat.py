@@ -123,7 +123,11 @@ class OpenAIChat:
     ) -> ChatEncoder:
         return ChatEncoder(request, response_id, created, model)
 
-    def error(self, error: NextstateError) -> tuple[int, dict[str, str], bytes]:
+    def error(
+        self,
+        error: NextstateError,
+        request_id: UUID | None = None,  # noqa: ARG002 - a header says it
+    ) -> tuple[int, dict[str, str], bytes]:
         outcome = outcome_of(error)
         return outcome.status, dict(outcome.headers), error_body(error)
 
