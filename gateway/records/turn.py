@@ -42,6 +42,8 @@ class TurnRecord:
     ids; the engine saw `shared_len + len(prompt_ids)` ids. `sampled_ids` and `logprobs` [R]
     include the stop token where one was sampled. `chain_hash` covers the canonical messages up to
     and including the reply, `tools_hash` what it leaves out: `resolve.head_hash` of the request.
+    `delivered` is false where the client left before the end, `response_store` whether it may
+    continue from the reply by its id, and `echoes` what it sends back of the reply otherwise.
     """
 
     id: UUID
@@ -80,6 +82,10 @@ class TurnRecord:
     usage: Usage
     timings: Timings
     created_at: float
+    idempotency_key: str | None = None
+    delivered: bool = True
+    response_store: bool = True
+    echoes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,16 @@ import asyncpg
 from gateway.errors import StoreError
 from gateway.records import FeedbackRecord, NextState, SessionRecord, TurnKind, TurnRecord
 from gateway.store.frames import Storable
-from gateway.store.packing import finite
-from gateway.store.rows import FEEDBACK, NEXT_STATES, SESSIONS, TURNS, Row, transposed
+from gateway.store.packing import finite, scrub
+from gateway.store.rows import (
+    FEEDBACK,
+    NEXT_STATES,
+    SESSIONS,
+    TURNS,
+    TURNS_0001,
+    Row,
+    transposed,
+)
 
 _SESSION = TURNS.position("session_id")
 _PER_VALUE = 6
@@ -38,6 +46,13 @@ USING (tenant_id, external_id)
 """
 
 _INSERT_TURNS = f"{TURNS.insert} ON CONFLICT (id) DO NOTHING"
+
+_INSERT_TURNS_0001 = f"{TURNS_0001.insert} ON CONFLICT (id) DO NOTHING"
+
+_INSERT_ECHOES = """
+INSERT INTO echoes (tenant_id, id, turn_id)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) ON CONFLICT DO NOTHING
+"""
 
 # A turn's job has the next free round, unless one waits already; a side turn has none.
 _QUEUE = """
@@ -166,16 +181,17 @@ def _honest(turn: TurnRecord) -> TurnRecord:
     return turn
 
 
-async def store(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
+async def store(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:
     """Write calls inside the caller's transaction; whether judging jobs were queued.
 
-    Writing what is there already changes nothing.
+    Writing what is there already changes nothing. At revision 0001 what came later is left out.
     """
     renamed = await _sessions(connection, calls)
     turns = [pair for call in calls for pair in call.turns]
     if turns:
         rows = [_moved(row, renamed) for _, row in turns]
-        await connection.execute(_INSERT_TURNS, *transposed(rows))
+        await _insert_turns(connection, rows, revision)
+        await _insert_echoes(connection, [turn for turn, _ in turns], revision)
     queued = False
     states = [pair for call in calls for pair in call.next_states]
     if states:
@@ -194,6 +210,23 @@ async def store(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
     if side := [turn.id for turn, _ in turns if turn.kind is TurnKind.SIDE]:
         await connection.execute(_SKIP_SIDE, side)
     return queued
+
+
+async def _insert_turns(connection: asyncpg.Connection, rows: list[Row], revision: str) -> None:
+    if revision == "0001":
+        kept = [row[: len(TURNS_0001.columns)] for row in rows]
+        await connection.execute(_INSERT_TURNS_0001, *transposed(kept))
+    else:
+        await connection.execute(_INSERT_TURNS, *transposed(rows))
+
+
+async def _insert_echoes(
+    connection: asyncpg.Connection, turns: Iterable[TurnRecord], revision: str
+) -> None:
+    """In one order everywhere, so that two writers of the same rows do not wait for each other."""
+    echoes = sorted((turn.tenant_id, scrub(id_), turn.id) for turn in turns for id_ in turn.echoes)
+    if echoes and revision != "0001":
+        await connection.execute(_INSERT_ECHOES, *transposed(echoes))
 
 
 async def _sessions(connection: asyncpg.Connection, calls: Iterable[Call]) -> dict[UUID, UUID]:

@@ -18,7 +18,7 @@ from gateway.telemetry import get_logger
 log = get_logger(__name__)
 
 #: Every revision of `migrations/versions`, oldest first. This build runs on the last two.
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 
 #: What an unreachable, stopping, restarting or hanging server looks like from here.
 AWAY = (
@@ -52,6 +52,8 @@ class Database:
     ) -> None:
         self.pool = pool
         self.settings = settings
+        #: What the schema was at when it was last checked; an upgrade may follow.
+        self.revision = REVISIONS[-1]
         self._url = url
         self._application = application
         self._listeners: set[asyncio.Task[None]] = set()
@@ -157,6 +159,7 @@ class Database:
             raise RevisionMismatch(
                 f"the database is at revision {found} and this build needs {REVISIONS[-1]}: {what}"
             )
+        self.revision = found
 
     async def listen(self, channel: str, callback: Callable[[str], None]) -> None:
         """Call back with the payload of every notification until `close`.

@@ -173,8 +173,15 @@ TURNS: Table[TurnRecord] = Table(
         Column("first_token_ms", "float4", lambda r: r.timings.first_token_ms),
         Column("total_ms", "float4", lambda r: r.timings.total_ms),
         Column("created_at", "timestamptz", lambda r: r.created_at),
+        # Since 0002; they come last, so that an older schema is given the columns before them.
+        Column("idempotency_key", "text", lambda r: r.idempotency_key),
+        Column("delivered", "bool", lambda r: r.delivered),
+        Column("response_store", "bool", lambda r: r.response_store),
     ),
 )
+
+#: `turns` of a database at revision 0001, which this build still runs on.
+TURNS_0001: Table[TurnRecord] = Table("turns", TURNS.columns[: TURNS.position("idempotency_key")])
 
 NEXT_STATES: Table[NextState] = Table(
     "next_states",

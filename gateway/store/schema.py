@@ -93,6 +93,7 @@ class ApiKey(Base):
     capture: Mapped[bool] = mapped_column(server_default=text("true"))
     on_stale: Mapped[str] = mapped_column(server_default=text("'serve'"))
     sampling: Mapped[dict[str, Any] | None]
+    limits: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime] = _now()
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
@@ -136,6 +137,12 @@ class Session(Base):
 
 
 class Turn(Base):
+    """One reply and what it was asked for; a tree by `parent_id`.
+
+    `delivered` is false where the client left before the end; `response_store` is the Responses
+    API's `store`: whether the client may continue from the reply by its id.
+    """
+
     __tablename__ = "turns"
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant_id: Mapped[UUID]
@@ -178,6 +185,9 @@ class Turn(Base):
     queued_ms: Mapped[float]
     first_token_ms: Mapped[float | None]
     total_ms: Mapped[float]
+    idempotency_key: Mapped[str | None]
+    delivered: Mapped[bool] = mapped_column(server_default=text("true"))
+    response_store: Mapped[bool] = mapped_column(server_default=text("true"))
     created_at: Mapped[datetime]
     committed_at: Mapped[datetime] = _now()
     __table_args__ = (
@@ -207,6 +217,18 @@ class Turn(Base):
         Index("turns_session", "session_id", "id"),
         Index("turns_parent", "parent_id"),
     )
+
+
+class Echo(Base):
+    """What a client sends back of a turn's reply, in the normal form of `resolve.echoes`.
+
+    Ids of tool calls are unique; an outline of the conversation may be that of several turns.
+    """
+
+    __tablename__ = "echoes"
+    tenant_id: Mapped[UUID] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    turn_id: Mapped[UUID] = mapped_column(primary_key=True)
 
 
 class NextState(Base):

@@ -158,7 +158,7 @@ class TurnWriter:
     async def _write(self, calls: Sequence[Call]) -> None:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._database.connect()
-        queued = await write(self._connection, calls)
+        queued = await write(self._connection, calls, self._database.revision)
         if queued:
             # On its own: inside the transaction it would hold a lock of the whole cluster.
             await self._connection.execute("SELECT pg_notify('nextstate_judge', '')")
@@ -210,34 +210,35 @@ class TurnWriter:
             except StoreError as error:
                 log.error("spooled_turn_unreadable", error=error.message)  # noqa: TRY400
                 self._spool.reject(payload)
-        await write(connection, calls)
+        await write(connection, calls, self._database.revision)
         for call in calls:
             if call.error is not None:
                 log.error("spooled_turn_refused", error=call.error.message)
                 self._spool.reject(encode(call.records))
 
 
-async def write(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
+async def write(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:
     """One transaction for all calls; where a row is refused, one for each, and it fails alone.
 
-    Settles every call that it came to. Raises what asyncpg raises where Postgres is away.
+    `revision` is the schema's. Settles every call that it came to. Raises what asyncpg raises
+    where Postgres is away.
     """
     try:
-        queued = await _transaction(connection, calls)
+        queued = await _transaction(connection, calls, revision)
     except _BAD:
         queued = False
         for call in calls:
-            queued |= await _alone(connection, call)
+            queued |= await _alone(connection, call, revision)
     else:
         for call in calls:
             call.settle()
     return queued
 
 
-async def _alone(connection: asyncpg.Connection, call: Call) -> bool:
+async def _alone(connection: asyncpg.Connection, call: Call, revision: str) -> bool:
     """One call; a turn that breaks a rule for trainable ones is kept as an untrainable one."""
     try:
-        queued = await _transaction(connection, [call])
+        queued = await _transaction(connection, [call], revision)
     except _BAD as error:
         refused = StoreError(f"Postgres refuses the record: {named(error)}")
     else:
@@ -245,7 +246,7 @@ async def _alone(connection: asyncpg.Connection, call: Call) -> bool:
         return queued
     if (lesser := call.untrainable()) is not None:
         with contextlib.suppress(*_BAD):
-            queued = await _transaction(connection, [lesser])
+            queued = await _transaction(connection, [lesser], revision)
             log.warning("turn_untrainable", reason="length_mismatch", error=refused.message)
             call.settle()
             return queued
@@ -253,18 +254,20 @@ async def _alone(connection: asyncpg.Connection, call: Call) -> bool:
     return False
 
 
-async def _transaction(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
+async def _transaction(
+    connection: asyncpg.Connection, calls: Sequence[Call], revision: str
+) -> bool:
     """Commit or roll back. A lost connection is left as it is, for nothing to wait on it."""
     for _ in range(_TRIES - 1):
         with contextlib.suppress(asyncpg.TransactionRollbackError):
-            return await _once(connection, calls)
-    return await _once(connection, calls)
+            return await _once(connection, calls, revision)
+    return await _once(connection, calls, revision)
 
 
-async def _once(connection: asyncpg.Connection, calls: Sequence[Call]) -> bool:
+async def _once(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:
     await connection.execute("BEGIN")
     try:
-        queued = await store(connection, calls)
+        queued = await store(connection, calls, revision)
         await connection.execute("COMMIT")
     except AWAY:
         raise

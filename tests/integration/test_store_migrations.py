@@ -21,7 +21,11 @@ from sqlalchemy.pool import NullPool
 from gateway.config import DatabaseSettings
 from gateway.errors import RevisionMismatch, StoreError, StoreUnavailable
 from gateway.store.database import REVISIONS, Database, migrate
+from gateway.store.packing import pack_ids
 from gateway.store.schema import Base
+from gateway.store.writer import TurnWriter
+from tests.conftest import run_sql
+from tests.factories import session, turn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,6 +101,63 @@ async def test_bare_alembic_goes_up_and_down_again(empty_database_url: str):
     down = await asyncio.to_thread(alembic, empty_database_url, "downgrade", "base")
     assert down.returncode == 0, down.stderr
     assert await catalog(empty_database_url) == set()
+
+
+_DATA_OF_0001 = """
+INSERT INTO tenants (id, name) VALUES ('00000000-0000-0000-0000-000000000001', 'one');
+INSERT INTO lineages (id, name, base_model, kind)
+VALUES ('00000000-0000-0000-0000-000000000002', 'default', 'tiny', 'lora');
+INSERT INTO api_keys (id, tenant_id, lineage_id, name, hint, digest, role) VALUES
+('00000000-0000-0000-0000-000000000003', '00000000-0000-0000-0000-000000000001',
+ '00000000-0000-0000-0000-000000000002', 'agent', 'sk', sha256('x'), 'agent');
+"""
+
+
+async def test_data_of_an_earlier_revision_survives_up_and_down(
+    empty_database_url: str, tmp_path: Path
+):
+    up = await asyncio.to_thread(alembic, empty_database_url, "upgrade", "0001")
+    assert up.returncode == 0, up.stderr
+    await run_sql(empty_database_url, _DATA_OF_0001)
+    before = await catalog(empty_database_url)
+    # This build also runs on the revision before its own, and leaves out what is not there yet.
+    settings = DatabaseSettings(spool=tmp_path / "spool")
+    database = await Database.open(settings, empty_database_url, application="test")
+    await database.check_revision()
+    assert database.revision == "0001"
+    writer = await TurnWriter.open(database)
+    one = session()
+    old = turn(one, idempotency_key="k", delivered=False, echoes=("call",))
+    await writer.commit(one, old)
+    await migrate(empty_database_url)
+    # It goes on with the old columns until it is started again.
+    during = turn(one, old)
+    await writer.commit(during)
+    await writer.close()
+    await database.check_revision()
+    writer = await TurnWriter.open(database)
+    new = turn(one, during, idempotency_key="k", delivered=False, response_store=False)
+    await writer.commit(new)
+    await writer.close()
+    rows = await database.fetch(
+        "SELECT id, idempotency_key, delivered, response_store, sampled_ids FROM turns ORDER BY id"
+    )
+    await database.close()
+    ids = pack_ids(old.sampled_ids)
+    assert {tuple(row) for row in rows} == {
+        (old.id, None, True, True, ids),
+        (during.id, None, True, True, ids),
+        (new.id, "k", False, False, ids),
+    }
+    down = await asyncio.to_thread(alembic, empty_database_url, "downgrade", "0001")
+    assert down.returncode == 0, down.stderr
+    assert await catalog(empty_database_url) == before
+    connection = await asyncpg.connect(empty_database_url)
+    counts = await connection.fetchrow(
+        "SELECT (SELECT count(*) FROM turns), (SELECT count(*) FROM api_keys)"
+    )
+    await connection.close()
+    assert tuple(counts) == (3, 1)
 
 
 def test_the_build_knows_every_revision():

@@ -69,6 +69,24 @@ async def test_a_turn_is_stored_as_it_is(writing):
     assert (stored["external_id"], stored["end_user"], stored["status"]) == ("chat-1", "u1", "open")
 
 
+async def test_what_tells_retries_apart_and_what_clients_echo_is_stored_once(writing):
+    database, writer = writing
+    one = session()
+    left = turn(one, idempotency_key="k\0", delivered=False, response_store=False)
+    called = turn(one, echoes=("call-b", "call-a"))
+    for _ in range(2):
+        await writer.commit(one, left, called)
+    row = await database.fetchrow(
+        "SELECT idempotency_key, delivered, response_store FROM turns WHERE id = $1", left.id
+    )
+    assert tuple(row) == ("k\ufffd", False, False)
+    rows = await database.fetch("SELECT tenant_id, id, turn_id FROM echoes ORDER BY id")
+    assert [tuple(row) for row in rows] == [
+        (one.tenant_id, "call-a", called.id),
+        (one.tenant_id, "call-b", called.id),
+    ]
+
+
 async def test_a_commit_that_is_repeated_changes_nothing(writing):
     database, writer = writing
     one = session()
@@ -205,7 +223,7 @@ async def test_a_failure_of_our_own_ends_neither_the_writer_nor_a_wait(writing, 
     database, writer = writing
     one = session()
 
-    async def broken(connection, calls):
+    async def broken(connection, calls, revision):
         await connection.execute("INSERT INTO events (name, detail) VALUES ('half', '{}')")
         raise RuntimeError("a bug")
 
