@@ -18,7 +18,7 @@ from gateway.local.postgres import EmbeddedPostgres
 from gateway.store.database import Database, migrate
 
 if (Path(__file__).parent / "fixtures_engine.py").is_file():
-    pytest_plugins = ["tests.fixtures_engine"]
+    pytest_plugins = ["tests.fixtures_engine", "tests.fixtures_gateway"]
 
 _TEMPLATE = "migrated"
 

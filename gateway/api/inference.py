@@ -73,15 +73,17 @@ class Inference(Endpoint):
                 encoder = self.dialect.encoder(
                     request, event.turn_id, int(time.time()), request.model
                 )
-                logprobs = self._shown(request, event.sampled_ids, event.logprobs)
+                choices = event.choices
+                logprobs = [self._shown(request, one.sampled_ids, one.logprobs) for one in choices]
                 body = encoder.whole(
-                    [event.reply],
-                    [event.finish_reason],
+                    [one.reply for one in choices],
+                    [one.finish_reason for one in choices],
                     event.usage,
-                    [logprobs] if logprobs else (),
+                    logprobs if request.top_logprobs is not None else (),
+                    [one.stopped_by for one in choices],
                 )
                 headers = _headers(event)
-                headers["x-nextstate-policy-version"] = str(event.version)
+                headers["x-nextstate-policy-version"] = str(choices[0].version)
                 await exchange.answer(HTTPStatus.OK, body, headers)
 
     async def _stream(
@@ -89,7 +91,8 @@ class Inference(Endpoint):
     ) -> None:
         stream = EventStream(exchange, self.services.settings.gateway.keepalive_comment_s)
         encoder: Encoder | None = None
-        unsent: list[TokenLogprob] = []
+        running, last = request.choices, b""
+        unsent: list[list[TokenLogprob]] = [[] for _ in range(request.choices)]
         try:
             async for event in events:
                 if isinstance(event, Started):
@@ -97,22 +100,27 @@ class Inference(Endpoint):
                         request, event.turn_id, int(time.time()), request.model
                     )
                     await stream.open(_headers(event))
-                    await stream.write(encoder.start())
+                    await stream.write(encoder.start(event.prompt_tokens))
                     continue
                 assert encoder is not None, "a turn begins with Started"
                 if isinstance(event, Piece):
-                    unsent += self._shown(request, event.ids, event.logprobs)
+                    choice = event.choice
+                    unsent[choice] += self._shown(request, event.ids, event.logprobs)
                     frames = b""
                     for delta in event.deltas:
-                        frames += encoder.delta(0, delta, unsent)
-                        unsent = []
+                        frames += encoder.delta(choice, delta, unsent[choice])
+                        unsent[choice] = []
                     await stream.write(frames)
                 else:
-                    last = encoder.finish(0, event.finish_reason) + encoder.end(event.usage)
-                    await stream.end(last)
+                    await stream.end(last + encoder.end(event.usage))
         except NextstateError as error:
             if not exchange.begun:
                 raise
+                elif isinstance(event, Ended):
+                    last = encoder.finish(event.choice, event.finish_reason, event.stopped_by)
+                    running -= 1
+                    if running:
+                        await stream.write(last)
             log.warning("stream_broken", error=type(error).__name__, why=error.message)
             encoder = encoder or self.dialect.encoder(
                 request, exchange.request_id, int(time.time()), request.model

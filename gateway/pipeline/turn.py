@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -23,6 +24,25 @@ from gateway.records import (
     Usage,
 )
 from gateway.resolve import chain, head_hash
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request in its place: what all its choices share.
+
+    `clock` is its arrival by `time.perf_counter`, `unsettled` how many choices have neither been
+    stored nor given up.
+    """
+
+    principal: Principal
+    request: TurnRequest
+    place: Place
+    created_at: float
+    clock: float
+    unsettled: int
+
+    def elapsed_ms(self) -> float:
+        return (time.perf_counter() - self.clock) * 1e3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,21 +93,23 @@ def untrainable(sampled: Sampled, finish: Finish, sampling: Sampling) -> str | N
 
 
 def turn_record(
+    call: Call,
     *,
     turn_id: UUID,
-    principal: Principal,
-    request: TurnRequest,
-    place: Place,
     prompt: Prompt,
     sampling: Sampling,
     sampled: Sampled,
     finish: Finish,
     reply: Reply,
     engine: str,
-    timings: Timings,
-    created_at: float,
+    queued_ms: float,
 ) -> TurnRecord:
-    """The turn, exactly as sampled: nothing is padded, re-tokenized or left out."""
+    """The turn, exactly as sampled: nothing is padded, re-tokenized or left out.
+
+    Choices of one request are siblings: what groups them is an equal request hash, parent,
+    session and time of creation.
+    """
+    principal, request, place = call.principal, call.request, call.place
     resolution = place.resolution
     parent = resolution.parent
     message = reply.message()
@@ -135,6 +157,10 @@ def turn_record(
             completion_tokens=len(sampled.ids),
             cached_tokens=finish.cached_tokens,
         ),
-        timings=timings,
-        created_at=created_at,
+        timings=Timings(
+            queued_ms=queued_ms,
+            first_token_ms=sampled.first_token_ms,
+            total_ms=call.elapsed_ms(),
+        ),
+        created_at=call.created_at,
     )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -14,32 +11,7 @@ import aiohttp
 import openai
 import pytest
 
-from gateway.config import Settings
-from tests.fakes import FakeSglang
-from tests.running import Gateway as Running
-from tests.running import gateway_values, make_keys, running_gateway
-
-
-@dataclass(kw_only=True)
-class Gateway(Running):
-    engine: FakeSglang
-
-    def says(self, text: str) -> list[int]:
-        """Have the engine reply with a text; the ids that it will sample."""
-        ids = self.services.tokenizer.encode(text)
-        stop = self.services.tokenizer.facts.stop_token_ids[0]
-        self.engine.replies.append([*ids, stop])
-        return [*ids, stop]
-
-
-@pytest.fixture
-async def gateway(database_url: str, tiny_model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with FakeSglang(model_path=tiny_model) as engine:
-        keys = await make_keys(database_url, "tiny")
-        settings = Settings(**gateway_values(database_url, tiny_model, engine.url, tmp_path))
-        async with running_gateway(settings, keys) as running:
-            yield Gateway(url=running.url, keys=keys, services=running.services, engine=engine)
-
+from tests.fixtures_gateway import Gateway
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
 
