@@ -38,15 +38,47 @@ class OptimizerSettings(Section):
 
 
 class LossSettings(Section):
-    """Decoupled PPO with a KL term to the base model."""
+    """Decoupled PPO with a KL term to the base model. Formulas: `trainer/losses`."""
 
     clip_low: float = Field(0.2, ge=0, lt=1, description="ratios below 1 - this are clipped")
     clip_high: float = Field(0.28, ge=0, description="ratios above 1 + this are clipped")
     dual_clip: float | None = Field(None, gt=1, description="bound on the loss of negatives")
-    importance_cap: float = Field(2.0, gt=0, description="largest proximal / behaviour weight")
+    proximal: Literal["forward", "log_linear"] = Field(
+        "forward", description="measured before the step, or estimated from versions"
+    )
+    importance: Literal["truncate", "mask", "none"] = Field(
+        "truncate", description="what happens to weights proximal / behaviour out of bounds"
+    )
+    importance_level: Literal["token", "sequence", "geometric"] = "token"
+    importance_floor: float = Field(0.0, ge=0, description="smallest weight")
+    importance_cap: float = Field(2.0, gt=0, description="largest weight")
+    opsm_delta: float | None = Field(
+        0.2, ge=0, description="negatives the policy has left by more nats a token do not train"
+    )
+    veto: float | None = Field(
+        1e-4, gt=0, lt=1, description="a sample with a token ratio below this does not train"
+    )
     kl: Literal["exact", "k1", "k2", "k3"] = Field("exact", description="estimator of the KL term")
     kl_coef: float = Field(0.05, ge=0, description="weight of the KL term; 0 leaves it out")
+    kl_place: Literal["loss", "reward"] = Field("loss", description="in the reward: k1 only")
+    entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    aggregate: Literal["constant", "token_mean", "sequence_mean"] = Field(
+        "constant", description="over what the losses of tokens are averaged"
+    )
     reference_length: Positive = Field(40, description="L_ref: token sums are over B * L_ref")
+    max_step_kl: float | None = Field(
+        0.03,
+        gt=0,
+        description="an update is halved until its KL(new || old) a token is at most this",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LossSettings:
+        if self.importance_floor > self.importance_cap:
+            raise ValueError("importance_floor exceeds importance_cap")
+        if self.kl_place == "reward" and self.kl != "k1":
+            raise ValueError("a KL in the reward must be k1: others have another gradient there")
+        return self
 
 
 class CreditSettings(Section):
@@ -101,6 +133,7 @@ class TrainerConfig(Section):
         "auto", description="of the frozen weights; auto: float32 on CPU, bfloat16 on GPU"
     )
     seed: int = 0
+    minibatches: Positive = Field(1, description="optimizer steps of one batch; clips act from 2")
     max_failures: Positive = Field(3, description="steps in a row that may fail before it stops")
     lora: LoraSettings = Field(default_factory=LoraSettings)
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)

@@ -16,8 +16,8 @@ from trainer.backends.base import Backend, Probe, Proof
 from trainer.checkpoint import Written, verify, verify_state, write_version
 from trainer.config import TrainerConfig
 from trainer.credit import Baseline, binary
-from trainer.losses import measure, policy_loss
-from trainer.packing import pack
+from trainer.packing import minibatches
+from trainer.update import update
 
 _STATE = "learner.json"
 
@@ -64,16 +64,18 @@ class Learner:
         """One step; its metrics. Raises NonFinite or StepAbandoned, then nothing has changed."""
         config, started = self._config, time.perf_counter()
         credit = binary(samples, self._baseline, config.credit)
-        batch = pack(
+        batches = minibatches(
             samples,
             [
                 (advantage,) * len(sample.sampled_ids)
                 for sample, advantage in zip(samples, credit.advantages, strict=True)
             ],
+            config.minibatches,
             vocab=self.vocab_size,
             budget=self._backend.budget,
+            version=self.version or 0,
         )
-        outcome = self._backend.step(batch, policy_loss(config.loss, len(samples)), cancelled)
+        metrics = update(self._backend, batches, config.loss, cancelled)
         self.version = None
         self._baseline = credit.baseline
         settings = config.publish
@@ -81,15 +83,13 @@ class Learner:
             _probe(sample, settings.probe_tokens) for sample in samples[: settings.probe_sequences]
         )
         scores = [sample.score for sample in samples]
-        return measure(config.loss, outcome.tokens) | {
-            "loss": outcome.loss,
-            "grad_norm": outcome.grad_norm,
-            "lr": outcome.lr,
+        return metrics | {
             "samples": float(len(samples)),
             "score_mean": fmean(scores),
             "positive": sum(score > 0 for score in scores) / len(scores),
             "advantage_mean": fmean(credit.advantages),
-            "reply_tokens": batch.tokens / len(samples),
+            "reply_tokens": sum(batch.tokens for batch in batches) / len(samples),
+            "forward_tokens": float(sum(batch.forward_tokens for batch in batches)),
             "train_s": time.perf_counter() - started,
         }
 

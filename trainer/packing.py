@@ -2,21 +2,23 @@
 
 Sequences are padded on the right, where a causal model never looks back from, so no mask is
 needed and padding cannot change a number. Sampled tokens are addressed by their place in the
-flattened hidden states, so that logits are only ever made where a token was sampled, and a
-sequence may hold the replies of several turns.
+flattened hidden states, so that logits are only ever made where a token was sampled. Turns of one
+chain share a sequence: one forward pass for all of a session, the same gradients.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gateway.errors import TrainerError
 from gateway.records import TrainingSample
+from trainer.chains import chains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,9 @@ class MicroBatch:
     """One forward pass.
 
     `ids` [b, T] int64. `places` [N] are rows of the hidden states flattened to [b * T, H]: the
-    position before each sampled token. `targets` [N] int64, `behaviour`, `advantages` and
-    `temperature` [N] float32, `samples` [N] int64 the index of the sample in the whole batch.
+    position before each sampled token. `targets` [N] int64, `behaviour`, `advantages`,
+    `temperature` and `lags` (versions) [N] float32, `samples` [N] int64 the index of the sample in
+    the whole batch. `proximal` [N] where it was measured beforehand.
     """
 
     ids: Tensor
@@ -34,10 +37,17 @@ class MicroBatch:
     behaviour: Tensor
     advantages: Tensor
     temperature: Tensor
+    lags: Tensor
     samples: Tensor
+    proximal: Tensor | None = None
 
     def to(self, device: str) -> MicroBatch:
-        return MicroBatch(**{name: getattr(self, name).to(device) for name in self.__slots__})
+        return MicroBatch(
+            **{
+                name: None if (value := getattr(self, name)) is None else value.to(device)
+                for name in self.__slots__
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,19 @@ class PackedBatch:
     def tokens(self) -> int:
         """Sampled tokens."""
         return sum(micro.targets.numel() for micro in self.micro)
+
+    @property
+    def forward_tokens(self) -> int:
+        """Ids that a forward pass of all of it reads, padding included."""
+        return sum(micro.ids.numel() for micro in self.micro)
+
+    def with_proximal(self, proximal: Sequence[Tensor]) -> PackedBatch:
+        """The same with the proximal log-probabilities of each micro-batch."""
+        micro = tuple(
+            replace(one, proximal=log.detach().cpu())
+            for one, log in zip(self.micro, proximal, strict=True)
+        )
+        return PackedBatch(micro, self.samples)
 
 
 def defect(sample: TrainingSample, *, vocab: int, max_tokens: int) -> str | None:
@@ -79,19 +102,52 @@ def pack(
     *,
     vocab: int,
     budget: int,
+    version: int = 0,
+    first: int = 0,
 ) -> PackedBatch:
     """Pack samples with their token advantages ([R] each) into micro-batches.
 
-    At most `budget` padded tokens a micro-batch, except that one sequence always fits. Raises
+    At most `budget` padded tokens a micro-batch, except that one sequence always fits. `version`
+    is the one that the step starts from, `first` the index of the first sample. Raises
     TrainerError on a sample that `defect` would have refused.
     """
     for sample, gains in zip(samples, advantages, strict=True):
         reason = defect(sample, vocab=vocab, max_tokens=2**31)
         if reason or len(gains) != len(sample.sampled_ids):
             raise TrainerError(f"sample {sample.id} cannot be packed: {reason or 'advantages'}")
-    groups = group_by_length([_length(sample) for sample in samples], budget)
-    micro = tuple(_micro([(i, samples[i], advantages[i]) for i in group]) for group in groups)
+    rows = chains(samples)
+    groups = group_by_length([_length(samples[row[-1]]) for row in rows], budget)
+    micro = tuple(
+        _micro([[_Turn(i + first, samples[i], advantages[i]) for i in rows[r]] for r in g], version)
+        for g in groups
+    )
     return PackedBatch(micro, len(samples))
+
+
+def minibatches(
+    samples: Sequence[TrainingSample],
+    advantages: Sequence[Sequence[float]],
+    count: int,
+    *,
+    vocab: int,
+    budget: int,
+    version: int = 0,
+) -> tuple[PackedBatch, ...]:
+    """The same in at most `count` batches of nearly equal numbers of samples, in order."""
+    total = len(samples)
+    count = min(count, total)
+    edges = [total * place // count for place in range(count + 1)]
+    return tuple(
+        pack(
+            samples[low:high],
+            advantages[low:high],
+            vocab=vocab,
+            budget=budget,
+            version=version,
+            first=low,
+        )
+        for low, high in itertools.pairwise(edges)
+    )
 
 
 def group_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -113,26 +169,38 @@ def _length(sample: TrainingSample) -> int:
     return len(sample.prompt_ids) + len(sample.sampled_ids) - 1
 
 
-def _micro(rows: Sequence[tuple[int, TrainingSample, Sequence[float]]]) -> MicroBatch:
-    width = max(_length(sample) for _, sample, _ in rows)
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    index: int
+    sample: TrainingSample
+    advantages: Sequence[float]
+
+
+def _micro(rows: Sequence[Sequence[_Turn]], version: int) -> MicroBatch:
+    """Each row the turns of a chain, the longest last."""
+    width = max(_length(row[-1].sample) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
     places: list[int] = []
     targets: list[int] = []
     behaviour: list[float] = []
     gains: list[float] = []
     temperature: list[float] = []
+    lags: list[int] = []
     owners: list[int] = []
-    for row, (index, sample, advantage) in enumerate(rows):
-        whole = [*sample.prompt_ids, *sample.sampled_ids][:-1]
-        ids[row, : len(whole)] = torch.tensor(whole)
-        first = row * width + len(sample.prompt_ids) - 1
-        count = len(sample.sampled_ids)
-        places.extend(range(first, first + count))
-        targets.extend(sample.sampled_ids)
-        behaviour.extend(sample.logprobs)
-        gains.extend(advantage)
-        temperature.extend([sample.temperature] * count)
-        owners.extend([index] * count)
+    for number, row in enumerate(rows):
+        longest = row[-1].sample
+        whole = [*longest.prompt_ids, *longest.sampled_ids][:-1]
+        ids[number, : len(whole)] = torch.tensor(whole)
+        for turn in row:
+            first = number * width + len(turn.sample.prompt_ids) - 1
+            count = len(turn.sample.sampled_ids)
+            places.extend(range(first, first + count))
+            targets.extend(turn.sample.sampled_ids)
+            behaviour.extend(turn.sample.logprobs)
+            gains.extend(turn.advantages)
+            temperature.extend([turn.sample.temperature] * count)
+            lags.extend(_lags(turn.sample, version))
+            owners.extend([turn.index] * count)
     return MicroBatch(
         ids=ids,
         places=torch.tensor(places),
@@ -140,5 +208,15 @@ def _micro(rows: Sequence[tuple[int, TrainingSample, Sequence[float]]]) -> Micro
         behaviour=torch.tensor(behaviour, dtype=torch.float32),
         advantages=torch.tensor(gains, dtype=torch.float32),
         temperature=torch.tensor(temperature, dtype=torch.float32),
+        lags=torch.tensor(lags, dtype=torch.float32),
         samples=torch.tensor(owners),
     )
+
+
+def _lags(sample: TrainingSample, version: int) -> list[int]:
+    """Versions between the policy that sampled each token and `version`."""
+    lags = [0] * len(sample.sampled_ids)
+    for span in sample.spans:
+        for place in range(span.start, min(span.end, len(lags))):
+            lags[place] = max(0, version - span.version)
+    return lags

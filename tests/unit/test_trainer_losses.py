@@ -2,21 +2,35 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from trainer.config import LossSettings
 from trainer.losses import (
+    Size,
     Tokens,
+    aggregate,
+    bounded,
     clipped,
-    importance,
+    effective_share,
+    entropy,
+    in_reward,
     kl_estimate,
     kl_exact,
+    kl_moved,
+    log_linear,
     measure,
+    opsm,
     policy_loss,
     ratio,
+    raw_weights,
+    topk_reverse_kl,
+    veto,
+    with_rest,
 )
 
 
@@ -27,7 +41,8 @@ def vector(*values: float, grad: bool = False) -> Tensor:
 def tokens(current: Tensor, **given: Tensor) -> Tokens:
     fields: dict[str, Tensor] = {
         "proximal": current.detach(), "behaviour": current.detach(),
-        "advantages": torch.ones_like(current), "entropy": torch.zeros_like(current), **given,
+        "advantages": torch.ones_like(current), "entropy": torch.zeros_like(current),
+        "samples": torch.arange(len(current)), "lags": torch.zeros_like(current), **given,
     }  # fmt: skip
     return Tokens(current=current, **fields)
 
@@ -64,11 +79,139 @@ def test_dual_clip_bounds_negatives_only() -> None:
     assert loss.tolist() == pytest.approx([3.0, -1.28, 0.8])
 
 
-def test_importance_is_truncated_above_and_carries_no_gradient() -> None:
-    proximal = vector(-1.0, -1.0, -1.0, grad=True)
-    weight = importance(proximal, vector(-1 - LN2 / 2, -3.0, 1.0), 2.0)
+#: Two samples of two tokens and one of one; ratios 2, 1/2 | 3, 3 | 1/4.
+PROXIMAL = (LN2, 0.0, math.log(3), 0.0, 0.0)
+BEHAVIOUR = (0.0, LN2, 0.0, -math.log(3), math.log(4))
+OWNERS = torch.tensor([7, 7, 2, 2, 9])
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("token", [2, 0.5, 3, 3, 0.25]),
+        ("sequence", [1, 1, 9, 9, 0.25]),
+        ("geometric", [1, 1, 3, 3, 0.25]),
+    ],
+)
+def test_importance_weights_at_each_level(level: str, expected: list[float]) -> None:
+    proximal = vector(*PROXIMAL, grad=True)
+    raw = raw_weights(proximal, vector(*BEHAVIOUR), OWNERS, level)  # type: ignore[arg-type]
+    assert raw.tolist() == pytest.approx(expected)
+    assert not raw.requires_grad
+
+
+def test_a_thousand_tokens_slightly_off_are_far_off_as_a_sequence() -> None:
+    proximal = torch.full((1000,), math.log(1.01), dtype=torch.float64)
+    behaviour, owners = torch.zeros_like(proximal), torch.zeros(1000, dtype=torch.int64)
+    sequence = raw_weights(proximal, behaviour, owners, "sequence")
+    geometric = raw_weights(proximal, behaviour, owners, "geometric")
+    assert sequence[0].item() == pytest.approx(20_959, rel=1e-4)
+    assert geometric[0].item() == pytest.approx(1.01)
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ("truncate", [0.5, 0.5, 1, 2, 2]),
+        ("mask", [0, 0.5, 1, 2, 0]),
+        ("none", [1, 1, 1, 1, 1]),
+    ],
+)
+def test_bounds_on_importance_weights(action: str, expected: list[float]) -> None:
+    weights = vector(0.1, 0.5, 1, 2, 10)
+    found = bounded(weights, action, floor=0.5, cap=2.0)  # type: ignore[arg-type]
+    assert found.tolist() == expected
+
+
+def test_truncation_at_one_token_by_hand() -> None:
+    raw = raw_weights(vector(-1, -1, -1), vector(-1 - LN2 / 2, -3.0, 1.0), OWNERS[:3], "token")
+    weight = bounded(raw, "truncate", floor=0, cap=2.0)
     assert weight.tolist() == pytest.approx([math.sqrt(2), 2.0, math.exp(-2)])
-    assert not weight.requires_grad
+
+
+def test_one_heavy_weight_is_worth_few_samples() -> None:
+    assert effective_share(vector(1, 1, 1, 10)).item() * 4 == pytest.approx(1.64, abs=0.005)
+
+
+def test_opsm_leaves_out_disliked_samples_that_were_left_behind() -> None:
+    behaviour = vector(-1, -1, -1, -1, -1)
+    # Means of behaviour - current: 0.3 in the first, 0.3 in the second, 0.1 in the third.
+    current = vector(-1.1, -1.5, -1.3, -1.3, -1.1)
+    keep = opsm(current, behaviour, vector(-1, -1, 1, 1, -1), OWNERS, 0.2)
+    assert keep.tolist() == [False, False, True, True, True]
+    assert opsm(current, behaviour, vector(-1, -1, 1, 1, -1), OWNERS, 0.31).all()
+
+
+def test_veto_takes_the_whole_sample() -> None:
+    behaviour = vector(0, 0, 0, 0, 0)
+    proximal = vector(0, math.log(0.9e-4), math.log(1.1e-4), 0, 0)
+    keep = veto(proximal, behaviour, OWNERS, 1e-4)
+    assert keep.tolist() == [False, False, True, True, True]
+
+
+def test_log_linear_by_hand() -> None:
+    # Lag 0: the behaviour policy itself; 1: half way; 3: three quarters.
+    current = vector(-2, -2, -2, grad=True)
+    proximal = log_linear(current, vector(-1, -1, -1), vector(0, 1, 3))
+    assert proximal.tolist() == pytest.approx([-1, -1.5, -1.75])
+    assert not proximal.requires_grad
+
+
+def test_entropy_by_hand() -> None:
+    assert entropy(vector(0.5, 0.25, 0.25).log()[None]).item() == pytest.approx(1.5 * LN2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("constant", (1 + 2 + 3 + 4 + 5) / (4 * 10)),
+        ("token_mean", 15 / 6),
+        ("sequence_mean", ((1 + 2) / 2 + (3 + 4) / 2 + 5) / 4),
+    ],
+)
+def test_aggregates_by_hand(kind: str, expected: float) -> None:
+    # A fourth sample of one token is in another micro-batch: it counts in every denominator.
+    losses = vector(1, 2, 3, 4, 5)
+    found = aggregate(losses, OWNERS, kind, Size(4, 6), 10)  # type: ignore[arg-type]
+    assert found.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["constant", "token_mean", "sequence_mean"])
+def test_rejection_leaves_the_denominator_alone(kind: str) -> None:
+    """Two samples alike; with one of them vetoed the loss is half, not the same."""
+    current = vector(-1, -1)
+    config = LossSettings(kl_coef=0, aggregate=kind, reference_length=1)
+    loss = policy_loss(config, Size(2, 2))
+    whole = loss(tokens(current)).item()
+    rejected = loss(tokens(current, behaviour=vector(-1, 20))).item()
+    assert whole == pytest.approx(-1)
+    assert rejected == pytest.approx(-0.5)
+
+
+def test_top_k_bins_by_hand() -> None:
+    student, teacher = vector(0.5, 0.2).log()[None], vector(0.25, 0.25).log()[None]
+    assert with_rest(student).exp()[0].tolist() == pytest.approx([0.5, 0.2, 0.3])
+    expected = 0.5 * LN2 + 0.2 * math.log(0.8) + 0.3 * math.log(0.6)
+    assert topk_reverse_kl(student, teacher).item() == pytest.approx(expected)
+
+
+def test_top_k_bounds_the_whole_divergence_and_reaches_it() -> None:
+    torch.manual_seed(2)
+    student, teacher = torch.log_softmax(torch.randn(2, 9, dtype=torch.float64), -1)
+    whole = kl_exact(student[None], teacher[None]).item()
+    found = [topk_reverse_kl(student[None, :k], teacher[None, :k]).item() for k in range(1, 9)]
+    assert found == sorted(found)
+    assert found[-1] == pytest.approx(whole)  # eight of nine and the rest: nothing is merged
+    assert found[0] < whole
+
+
+def test_top_k_of_everything_is_finite() -> None:
+    everything = vector(0.7, 0.3).log()[None].requires_grad_()
+    value = topk_reverse_kl(everything, vector(0.3, 0.7).log()[None])
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert everything.grad is not None
+    assert everything.grad.isfinite().all()
 
 
 def test_ratios_stay_finite() -> None:
@@ -97,38 +240,105 @@ def test_k1_and_k3_are_unbiased() -> None:
         assert mean == pytest.approx(exact)
 
 
+def test_the_divergence_moved_is_never_negative_and_exact_in_the_mean() -> None:
+    old, new = vector(0.6, 0.3, 0.1).log(), vector(0.2, 0.3, 0.5).log()
+    moved = kl_moved(new, old)
+    assert (moved >= 0).all()
+    assert (old.exp() * moved).sum().item() == pytest.approx(kl_exact(new[None], old[None]).item())
+
+
+def test_k1_in_the_reward_has_the_gradient_of_the_divergence() -> None:
+    """Score function times -(-k1), in expectation, against autograd of the exact KL."""
+    logits = vector(0.3, -0.2, 0.9, grad=True)
+    reference = vector(0.2, 0.3, 0.5).log()
+    log = torch.log_softmax(logits, -1)
+    gains = in_reward(vector(0, 0, 0), "k1", 1.0, log.detach(), reference)
+    (found,) = torch.autograd.grad(-(log.exp().detach() * gains * log).sum(), logits)
+    (exact,) = torch.autograd.grad(
+        kl_exact(torch.log_softmax(logits, -1)[None], reference[None]).sum(), logits
+    )
+    assert found.tolist() == pytest.approx(exact.tolist())
+
+
 def test_unknown_estimator_is_refused() -> None:
     with pytest.raises(ValueError, match="k9"):
         kl_estimate("k9", vector(0), vector(0))
 
 
-def test_step_loss_equals_an_independent_loop() -> None:
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+@pytest.mark.parametrize("action", ["truncate", "mask"])
+@pytest.mark.parametrize("kind", ["constant", "token_mean", "sequence_mean"])
+def test_step_loss_equals_an_independent_loop(level: str, action: str, kind: str) -> None:
     rng = random.Random(4)
-    rows = [[rng.uniform(-4, -0.1) for _ in range(4)] + [rng.uniform(-2, 2)] for _ in range(40)]
-    total = 0.0
-    for current, proximal, behaviour, reference, advantage in rows:
-        rho = math.exp(current - proximal)
-        surrogate = max(-rho * advantage, -min(max(rho, 0.8), 1.28) * advantage)
-        gap = reference - current
-        k3 = min(math.exp(gap) - 1 - gap, 10)
-        total += min(math.exp(proximal - behaviour), 2.0) * surrogate + 0.1 * k3
-    columns = [vector(*column) for column in zip(*rows, strict=True)]
-    given = dict(
-        zip(("proximal", "behaviour", "reference", "advantages"), columns[1:], strict=True)
+    samples = [
+        [[rng.uniform(-2, -0.1) for _ in range(4)] for _ in range(rng.randint(1, 6))]
+        for _ in range(12)
+    ]
+    gains = [rng.uniform(-2, 2) for _ in samples]
+    count = sum(len(rows) for rows in samples)
+    total, skipped = 0.0, 0
+    for rows, gain in zip(samples, gains, strict=True):
+        logs = [proximal - behaviour for _, proximal, behaviour, _ in rows]
+        left = sum(row[2] - row[0] for row in rows) / len(rows)
+        skip = (gain < 0 and left > 0.2) or min(logs) < math.log(0.3)
+        skipped += skip
+        for (current, proximal, _, reference), log in zip(rows, logs, strict=True):
+            exponent = {
+                "token": log, "sequence": sum(logs), "geometric": sum(logs) / len(logs)
+            }[level]  # fmt: skip
+            weight = math.exp(exponent)
+            if action == "truncate":
+                weight = min(max(weight, 0.4), 2.0)
+            elif not 0.4 <= weight <= 2.0:
+                weight = 0.0
+            rho = math.exp(current - proximal)
+            surrogate = max(-rho * gain, -min(max(rho, 0.8), 1.28) * gain)
+            gap = reference - current
+            value = (0 if skip else weight * surrogate) + 0.1 * (math.exp(gap) - 1 - gap)
+            total += value / {
+                "constant": 12 * 40, "token_mean": count, "sequence_mean": 12 * len(rows)
+            }[kind]  # fmt: skip
+    assert 0 < skipped < 12
+    flat = [row for rows in samples for row in rows]
+    current, proximal, behaviour, reference = (vector(*c) for c in zip(*flat, strict=True))
+    config = LossSettings(
+        kl="k3", kl_coef=0.1, veto=0.3, importance=action, importance_level=level,
+        importance_floor=0.4, aggregate=kind,
+    )  # fmt: skip
+    loss = policy_loss(config, Size(12, count))(
+        tokens(
+            current,
+            proximal=proximal,
+            behaviour=behaviour,
+            reference=reference,
+            advantages=vector(*[g for rows, g in zip(samples, gains, strict=True) for _ in rows]),
+            samples=torch.tensor([i for i, rows in enumerate(samples) for _ in rows]),
+        )
     )
-    loss = policy_loss(LossSettings(kl="k3", kl_coef=0.1), samples=3)(tokens(columns[0], **given))
-    assert loss.item() == pytest.approx(total / (3 * 40))
+    assert loss.item() == pytest.approx(total)
 
 
-def test_gradient_equals_finite_differences() -> None:
-    """Through log-softmax, importance weights, clip and exact KL at once."""
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"importance_level": "sequence", "aggregate": "token_mean"},
+        {"importance_level": "geometric", "aggregate": "sequence_mean", "dual_clip": 3.0},
+        {"kl": "k2", "entropy_coef": 0.2},
+        {"kl": "k3", "importance": "mask"},
+        {"kl": "k1", "kl_place": "reward", "entropy_coef": 0.1},
+    ],
+)
+def test_gradient_equals_finite_differences(changes: dict[str, Any]) -> None:
+    """Through log-softmax, importance weights, clip, KL and entropy at once."""
     torch.manual_seed(0)
     logits = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
     behind = torch.log_softmax(torch.randn(6, 5, dtype=torch.float64), -1)
     ahead = torch.log_softmax(logits.detach() + 0.1 * torch.randn(6, 5, dtype=torch.float64), -1)
     targets = torch.tensor([0, 1, 2, 3, 4, 0])[:, None]
     advantages = vector(1, -1, 0.5, -2, 1.5, -0.3)
-    loss = policy_loss(LossSettings(kl_coef=0.3), samples=2)
+    config = LossSettings(**{"kl_coef": 0.3, "opsm_delta": None, **changes})
+    loss = policy_loss(config, Size(2, 6))
 
     def value(x: Tensor) -> Tensor:
         log = torch.log_softmax(x / 0.8, -1)
@@ -138,7 +348,10 @@ def test_gradient_equals_finite_differences() -> None:
                 proximal=ahead.gather(-1, targets)[:, 0],
                 behaviour=behind.gather(-1, targets)[:, 0],
                 advantages=advantages,
-                entropy=torch.zeros(6),
+                entropy=entropy(log),
+                samples=torch.tensor([0, 0, 0, 1, 1, 1]),
+                lags=torch.zeros(6),
+                reference=behind.gather(-1, targets)[:, 0],
                 kl=kl_exact(log, behind),
             )
         )
@@ -158,7 +371,7 @@ def test_gradient_equals_finite_differences() -> None:
 def test_parts_sum_to_the_whole() -> None:
     current = vector(-1, -2, -3, -0.5)
     advantages = vector(1, -1, 0.5, 2)
-    loss = policy_loss(LossSettings(kl_coef=0), samples=5)
+    loss = policy_loss(LossSettings(kl_coef=0), Size(5, 4))
     whole = loss(tokens(current, advantages=advantages))
     parts = [loss(tokens(current[s], advantages=advantages[s])) for s in (slice(1), slice(1, 4))]
     assert sum(parts).item() == pytest.approx(whole.item())
@@ -186,6 +399,23 @@ def test_metrics_by_hand() -> None:
     assert values["kl"] == pytest.approx(0.1)
     assert values["kl_k3"] == pytest.approx(0)
     assert values["nll"] == pytest.approx((4 - math.log(1.5)) / 4)
+
+
+def test_metrics_tell_what_the_masks_left_out() -> None:
+    seen = tokens(
+        vector(-2, -2, -1), behaviour=vector(-1, -1, -1), advantages=vector(-1, -1, 1),
+        samples=torch.tensor([0, 0, 1]),
+    )  # fmt: skip
+    assert measure(LossSettings(), seen)["masked"] == pytest.approx(2 / 3)
+    assert measure(LossSettings(opsm_delta=None), seen)["masked"] == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kl_place": "reward"}, {"importance_floor": 3.0}, {"opsm_delta": -1.0}]
+)
+def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        LossSettings(**changes)
 
 
 def test_metrics_of_nothing() -> None:

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from gateway.errors import TrainerError
-from gateway.records import FinishReason, TrainingSample
-from trainer.packing import defect, group_by_length, pack
+from gateway.records import FinishReason, TrainingSample, VersionSpan
+from trainer.packing import defect, group_by_length, minibatches, pack
 
 
 def sample(prompt: tuple[int, ...], reply: tuple[int, ...], **changes: object) -> TrainingSample:
@@ -70,6 +70,34 @@ def test_groups_keep_to_the_budget_and_hold_each_sequence_once() -> None:
 )
 def test_defects(changes: dict[str, object], reason: str | None) -> None:
     assert defect(sample((1, 2), (3, 4), **changes), vocab=64, max_tokens=50) == reason
+
+
+def test_a_chain_is_one_row_with_the_replies_of_all_its_turns() -> None:
+    turns = [sample((1, 2), (3, 4)), sample((1, 2, 3, 4, 5), (6, 7), temperature=0.5)]
+    (micro,) = pack(turns, [(1.0, 1.0), (-2.0, -2.0)], vocab=64, budget=100).micro
+    assert micro.ids.tolist() == [[1, 2, 3, 4, 5, 6]]
+    assert micro.places.tolist() == [1, 2, 4, 5]
+    assert micro.targets.tolist() == [3, 4, 6, 7]
+    assert micro.samples.tolist() == [0, 0, 1, 1]
+    assert micro.advantages.tolist() == [1, 1, -2, -2]
+    assert micro.temperature.tolist() == pytest.approx([0.8, 0.8, 0.5, 0.5])
+
+
+def test_lags_are_those_of_each_token() -> None:
+    spans = (VersionSpan(3, 0, 1), VersionSpan(5, 1, 3))
+    (micro,) = pack(
+        [sample((1,), (2, 3, 4), spans=spans)], [(1.0,) * 3], vocab=64, budget=9, version=5
+    ).micro
+    assert micro.lags.tolist() == [2, 0, 0]
+
+
+def test_minibatches_hold_every_sample_once_and_number_them_through() -> None:
+    samples = [sample((number,), (number + 1,)) for number in range(1, 8)]
+    parts = minibatches(samples, [(1.0,)] * 7, 3, vocab=64, budget=2)
+    assert [part.samples for part in parts] == [2, 2, 3]
+    owners = [owner for part in parts for one in part.micro for owner in one.samples.tolist()]
+    assert sorted(owners) == list(range(7))
+    assert len(minibatches(samples[:2], [(1.0,)] * 2, 5, vocab=64, budget=2)) == 2
 
 
 @pytest.mark.parametrize("reply", [(99,), (1, 2)])

@@ -76,9 +76,21 @@ class Backend(Protocol):
     ) -> StepOutcome:
         """One optimizer step on the whole batch; the gradient does not depend on its packing.
 
-        The proximal policy is the one before the step. Raises NonFinite, or StepAbandoned once
-        `cancelled()` is true; either way nothing has changed.
+        The proximal policy is the one that the batch brings, or the one before the step. Raises
+        NonFinite, or StepAbandoned once `cancelled()` is true; either way nothing has changed.
         """
+        ...
+
+    def snapshot(self) -> object:
+        """The policy and its optimizer as they are, for `rewind` and `shrink`."""
+        ...
+
+    def rewind(self, snapshot: object) -> None:
+        """Go back to a snapshot."""
+        ...
+
+    def shrink(self, snapshot: object, share: float) -> None:
+        """Keep only a share of what the weights have moved since a snapshot."""
         ...
 
     def logprobs(self, batch: PackedBatch) -> list[Tensor]:

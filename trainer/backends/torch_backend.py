@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,17 @@ from gateway.records import PolicyKind
 from trainer.backends.base import Probe, StepAbandoned, StepOutcome
 from trainer.backends.vocabulary import Vocabulary
 from trainer.config import TrainerConfig
-from trainer.losses import TokenLoss, Tokens
+from trainer.losses import TokenLoss, Tokens, joined
 from trainer.packing import MicroBatch, PackedBatch, group_by_length
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    weights: dict[str, Tensor]
+    moments: dict[str, dict[str, Tensor]]
+    steps: int
 
 
 class TorchBackend:
@@ -92,7 +100,7 @@ class TorchBackend:
                 value = loss(tokens)
                 value.backward()  # type: ignore[no-untyped-call]
                 total += float(value.detach())
-                seen.append(_detached(tokens))
+                seen.append(tokens.detached())
             weights = list(self._trained.values())
             norm = float(
                 torch.nn.utils.clip_grad_norm_(weights, self._config.optimizer.max_grad_norm)
@@ -106,7 +114,37 @@ class TorchBackend:
         finally:
             self._optimizer.zero_grad(set_to_none=True)
         self._steps += 1
-        return StepOutcome(loss=total, grad_norm=norm, lr=lr, tokens=_joined(seen))
+        return StepOutcome(loss=total, grad_norm=norm, lr=lr, tokens=joined(seen))
+
+    def snapshot(self) -> object:
+        return _Snapshot(
+            weights={name: weight.detach().clone() for name, weight in self._trained.items()},
+            moments={
+                name: {kind: self._optimizer.state[weight][kind].clone() for kind in _MOMENTS}
+                for name, weight in self._trained.items()
+                if weight in self._optimizer.state
+            },
+            steps=self._steps,
+        )
+
+    @torch.no_grad()
+    def rewind(self, snapshot: object) -> None:
+        assert isinstance(snapshot, _Snapshot)
+        for name, weight in self._trained.items():
+            weight.copy_(snapshot.weights[name])
+        self._optimizer = self._new_optimizer()
+        for name, state in snapshot.moments.items():
+            self._optimizer.state[self._trained[name]] = {
+                kind: value.clone() for kind, value in state.items()
+            }
+        self._steps = snapshot.steps
+
+    @torch.no_grad()
+    def shrink(self, snapshot: object, share: float) -> None:
+        assert isinstance(snapshot, _Snapshot)
+        for name, weight in self._trained.items():
+            before = snapshot.weights[name]
+            weight.copy_(before + share * (weight - before))
 
     @torch.no_grad()
     def logprobs(self, batch: PackedBatch) -> list[Tensor]:
@@ -207,13 +245,16 @@ class TorchBackend:
             micro.targets,
             micro.temperature,
             exact=settings.kl == "exact",
+            undecided=settings.entropy_coef > 0,
         )
         return Tokens(
             current=terms.current,
-            proximal=terms.current.detach(),
+            proximal=terms.current.detach() if micro.proximal is None else micro.proximal,
             behaviour=micro.behaviour,
             advantages=micro.advantages,
             entropy=terms.entropy,
+            samples=micro.samples,
+            lags=micro.lags,
             reference=terms.reference,
             kl=terms.kl,
         )
@@ -231,19 +272,3 @@ def _load(model: Path, config: TrainerConfig, device: Device) -> Any:
         if getattr(causal.config, name, None) not in (None, 1, 1.0):
             raise ConfigError(f"{model}: models with {name} cannot be trained")
     return causal.to(device)
-
-
-def _detached(tokens: Tokens) -> Tokens:
-    fields: dict[str, Any] = {
-        name: None if (value := getattr(tokens, name)) is None else value.detach().cpu()
-        for name in Tokens.__slots__
-    }
-    return Tokens(**fields)
-
-
-def _joined(parts: Sequence[Tokens]) -> Tokens:
-    fields: dict[str, Any] = {}
-    for name in Tokens.__slots__:
-        column = [getattr(part, name) for part in parts]
-        fields[name] = None if column[0] is None else torch.cat(column)
-    return Tokens(**fields)

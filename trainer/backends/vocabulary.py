@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from trainer.losses import entropy as entropy_of
 from trainer.losses import kl_exact
 
 #: The output layer: [n, H] to [n, V].
@@ -53,25 +55,27 @@ class Vocabulary:
         temperature: Tensor,
         *,
         exact: bool,
+        undecided: bool = False,
     ) -> Terms:
         """The same with gradients, entropy, and the reference's from its states [N, H].
 
-        With `exact` the KL to the reference is summed over the whole vocabulary.
+        With `exact` the KL to the reference is summed over the whole vocabulary; with `undecided`
+        the entropy carries gradients too.
         """
         parts = []
+        make = partial(self._piece, exact=exact, undecided=undecided)
         for piece in self._pieces(len(states)):
             arguments = (
                 states[piece],
                 None if reference is None else reference[piece],
                 targets[piece],
                 temperature[piece],
-                exact,
             )
             # One chunk alone may keep its logits; several are made again in the backward pass.
             parts.append(
-                self._piece(*arguments)
+                make(*arguments)
                 if len(states) <= self._chunk
-                else checkpoint(self._piece, *arguments, use_reentrant=False)
+                else checkpoint(make, *arguments, use_reentrant=False)
             )
         current, entropy, picked, kl = zip(*parts, strict=True)
         return Terms(torch.cat(current), torch.cat(entropy), _joined(picked), _joined(kl))
@@ -82,12 +86,13 @@ class Vocabulary:
         reference: Tensor | None,
         targets: Tensor,
         temperature: Tensor,
+        *,
         exact: bool,
+        undecided: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         log = self._log_softmax(states, temperature)
         current = log.gather(-1, targets[:, None]).squeeze(-1)
-        with torch.no_grad():
-            entropy = -(log.exp() * log).sum(-1)
+        entropy = entropy_of(log if undecided else log.detach())
         if reference is None:
             return current, entropy, None, None
         with torch.no_grad():

@@ -1,0 +1,97 @@
+"""What a loss sees, and the arithmetic that all of them share.
+
+Shapes, here and in the modules beside: N are the sampled tokens of a micro-batch, all samples end
+to end, V the vocabulary. Log-probabilities are natural logs at the sampling temperature. Three
+policies: behaviour sampled the tokens, proximal is the one the step starts from, current is being
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Bound on exponents: e^20 is far beyond every clip, and finite in every dtype.
+EXPONENT = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """A micro-batch; every field [N].
+
+    `current`, `entropy` and `kl` carry gradients. `samples` is the sample of each token; a sample
+    is never split over micro-batches. `lags` are the versions between the policy that sampled a
+    token and the one the step starts from. `reference` and `kl` (exact, to the reference) are None
+    where nobody asked for them.
+    """
+
+    current: Tensor
+    proximal: Tensor
+    behaviour: Tensor
+    advantages: Tensor
+    entropy: Tensor
+    samples: Tensor
+    lags: Tensor
+    reference: Tensor | None = None
+    kl: Tensor | None = None
+
+    def detached(self) -> Tokens:
+        """On the CPU, without gradients."""
+        return Tokens(
+            **{
+                name: None if (value := getattr(self, name)) is None else value.detach().cpu()
+                for name in self.__slots__
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a loss is divided by: counted before any token or sample is rejected."""
+
+    samples: int
+    tokens: int
+
+
+TokenLoss = Callable[[Tokens], Tensor]
+
+
+def joined(parts: Sequence[Tokens]) -> Tokens:
+    """Micro-batches end to end."""
+    fields: dict[str, Any] = {}
+    for name in Tokens.__slots__:
+        column = [getattr(part, name) for part in parts]
+        fields[name] = None if column[0] is None else torch.cat(column)
+    return Tokens(**fields)
+
+
+def bounded_exp(exponent: Tensor) -> Tensor:
+    """e^exponent, the exponent bounded."""
+    return torch.exp(exponent.clamp(-EXPONENT, EXPONENT))
+
+
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """exp(numerator - denominator) [N], the exponent bounded."""
+    return bounded_exp(numerator - denominator)
+
+
+def lengths(samples: Tensor) -> Tensor:
+    """Tokens of the sample that each token belongs to [N], float."""
+    _, place, counts = samples.unique(return_inverse=True, return_counts=True)
+    return counts[place].to(torch.get_default_dtype())
+
+
+def sums(values: Tensor, samples: Tensor) -> Tensor:
+    """The sum of `values` [N] over the sample of each token [N]."""
+    _, place = samples.unique(return_inverse=True)
+    total = values.new_zeros(int(place.max()) + 1 if place.numel() else 0)
+    return total.index_add(0, place, values)[place]
+
+
+def means(values: Tensor, samples: Tensor) -> Tensor:
+    """The mean of `values` [N] over the sample of each token [N]."""
+    return sums(values, samples) / lengths(samples).to(values.dtype)
