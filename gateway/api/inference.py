@@ -16,9 +16,8 @@ from gateway.api.auth import authenticate
 from gateway.api.endpoint import Endpoint, Models, served
 from gateway.api.exchange import Exchange
 from gateway.api.services import Services
-from gateway.errors import InvalidRequest, ModelNotFound, NextstateError, PermissionDenied
-from gateway.pipeline import Finished, Piece, Started
-from gateway.pipeline.serve import Event
+from gateway.errors import ModelNotFound, NextstateError, PermissionDenied
+from gateway.pipeline import Ended, Event, Finished, Piece, Started
 from gateway.records import Role, TurnRequest
 from gateway.telemetry import get_logger
 from gateway.wire.base import Encoder, TokenLogprob
@@ -58,8 +57,6 @@ class Inference(Endpoint):
         request = self.dialect.parse(body, exchange.headers, limits)
         if not served(services, request.model):
             raise ModelNotFound(request.model)
-        if request.choices > 1:
-            raise InvalidRequest("n > 1 is not supported yet.", param="n")
         structlog.contextvars.bind_contextvars(tenant=principal.tenant, key=principal.name)
         reply = self._stream if request.stream else self._whole
         async with aclosing(services.pipeline.serve_turn(principal, request)) as events:
@@ -111,16 +108,16 @@ class Inference(Endpoint):
                         frames += encoder.delta(choice, delta, unsent[choice])
                         unsent[choice] = []
                     await stream.write(frames)
-                else:
-                    await stream.end(last + encoder.end(event.usage))
-        except NextstateError as error:
-            if not exchange.begun:
-                raise
                 elif isinstance(event, Ended):
                     last = encoder.finish(event.choice, event.finish_reason, event.stopped_by)
                     running -= 1
                     if running:
                         await stream.write(last)
+                else:
+                    await stream.end(last + encoder.end(event.usage))
+        except NextstateError as error:
+            if not exchange.begun:
+                raise
             log.warning("stream_broken", error=type(error).__name__, why=error.message)
             encoder = encoder or self.dialect.encoder(
                 request, exchange.request_id, int(time.time()), request.model

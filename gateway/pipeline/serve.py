@@ -146,8 +146,6 @@ class Pipeline:
             call.principal.lineage_id,
             session_key,
         )
-        log.info("next_state", of_turn=str(parent.turn_id), role=role, messages=len(messages))
-        return self._spawn(self._store(state))
 
     def _sampling(self, call: Call, prompt_ids: list[int]) -> Sampling:
         """Sampling as sent: defaults filled in, the reply bounded by what the context leaves."""
@@ -157,10 +155,10 @@ class Pipeline:
         limit = self._pool.context_length(
             self._settings.model.context_length or facts.context_length
         )
-        if request.shorten and asked is not None:
-            asked = min(asked, max(left, 1))
         left = limit - len(prompt_ids)
         asked = request.sampling.max_tokens
+        if request.shorten and asked is not None:
+            asked = min(asked, max(left, 1))
         if left <= _ENGINE_RESERVE or (asked is not None and asked > left):
             raise ContextTooLong(
                 limit=limit, prompt_tokens=len(prompt_ids), reply_tokens=asked or 1

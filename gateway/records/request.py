@@ -24,11 +24,9 @@ class TurnRequest:
     `session_name` and `declared_kind` are what the client says of itself; None where it is
     silent, which is the normal case. `turn_type` is the client's own word for the call, as sent.
     `tool_choice` is `auto`, `none` (tools are shown, calls are text) or what the engine enforces.
-    """
     `call_prefix` begins the ids of tool calls. With `shorten`, a reply is cut to what the context
     leaves where more was allowed; without, such a request is refused.
-    `previous_turn` is the stored turn that the client continues by its id; `store` whether it may
-    do so with this one. `echo` is for the dialect's own encoder alone.
+    """
 
     dialect: str
     model: str
@@ -38,9 +36,9 @@ class TurnRequest:
     stream: bool = False
     include_usage: bool = False
     tool_choice: str = "auto"
-    choices: int = 1
     call_prefix: str = "call_"
     shorten: bool = False
+    choices: int = 1
     top_logprobs: int | None = None
     session_name: str | None = None
     declared_kind: TurnKind | None = None
