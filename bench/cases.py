@@ -49,14 +49,14 @@ def cases(*, quick: bool) -> list[Case]:
     """`quick` has fewer of everything, and the same shapes."""
     less = 4 if quick else 1
     return [
-        Case(name="small", conversations=3200 // less, connections=8, tokens=8),
-        Case(name="serial", conversations=400 // less, connections=1, tokens=8),
+        Case(name="small", conversations=2400 // less, connections=8, tokens=8),
+        Case(name="serial", conversations=320 // less, connections=1, tokens=8),
         Case(name="agentic", conversations=32 // less, connections=4, tokens=200, agentic=True),
         Case(
             name="chunk",
-            conversations=32,
-            connections=32,
-            tokens=400 // less,
+            conversations=16,
+            connections=8,
+            tokens=200 // (2 if quick else 1),
             stream=True,
             pace_s=0.01,
         ),

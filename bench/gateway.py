@@ -162,6 +162,7 @@ async def _extended(database_url: str) -> dict[str, int]:
         row = await connection.fetchrow(_EXTENDED)
     finally:
         await connection.close()
+    assert row is not None
     return dict(row)
 
 
@@ -191,7 +192,7 @@ def main() -> int:
         return 1
     path = _OUT / "gateway.json"
     path.write_text(json.dumps(report, indent=2) + "\n")
-    Console(width=None if sys.stdout.isatty() else 140).print(table(report))
+    Console(width=None if sys.stdout.isatty() else 150).print(table(report))
     return 0
 
 

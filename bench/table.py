@@ -10,7 +10,6 @@ from rich.table import Table
 _COLUMNS = (
     ("cpu_us_small", "small\nµs", 0, True),
     ("cpu_us_agentic", "agentic\nµs", 0, True),
-    ("cpu_us_agentic_stream", "agentic\nstream µs", 0, False),
     ("cpu_us_chunk", "chunk\nµs", 1, True),
     ("capacity_small", "small\n/s/core", 0, False),
     ("capacity_agentic", "agentic\n/s/core", 0, False),
@@ -26,7 +25,7 @@ def table(report: dict[str, Any]) -> Table:
     """CPU is that of the system's own processes; in brackets the multiple of the baseline's."""
     baseline = report["baseline"]
     shown = Table(title="Cost of a request", caption=_caption(report), caption_justify="left")
-    shown.add_column("system")
+    shown.add_column("system", no_wrap=True)
     for _, heading, _, _ in _COLUMNS:
         shown.add_column(heading, justify="right", no_wrap=True)
     for name, values in report["systems"].items():
@@ -44,8 +43,8 @@ def table(report: dict[str, Any]) -> Table:
 def _caption(report: dict[str, Any]) -> str:
     text = (
         f"Medians of {report['rounds']} rounds; (x): multiple of {report['baseline']}. small: 8 "
-        "tokens. agentic: 57 kB, 36 to 44 messages, 8 tools, 200 tokens at once; stream: 24 "
-        "tokens, 10 ms apart. chunk: a token of a paced stream. +ms: added to a small reply."
+        "tokens. agentic: 57 kB, 36 to 44 messages, 8 tools, 200 tokens at once; first "
+        "token: of such a request. chunk: a token of 8 streams, 10 ms apart. +ms: added to small."
     )
     if "nextstate" in report["systems"]:
         values, extended = report["systems"]["nextstate"], report["extended"]
