@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,12 +43,11 @@ class MicroBatch:
     proximal: Tensor | None = None
 
     def to(self, device: str) -> MicroBatch:
-        return MicroBatch(
-            **{
-                name: None if (value := getattr(self, name)) is None else value.to(device)
-                for name in self.__slots__
-            }
-        )
+        fields: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value.to(device)
+            for name in self.__slots__
+        }
+        return MicroBatch(**fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,11 @@ class Tokens:
 
     def detached(self) -> Tokens:
         """On the CPU, without gradients."""
-        return Tokens(
-            **{
-                name: None if (value := getattr(self, name)) is None else value.detach().cpu()
-                for name in self.__slots__
-            }
-        )
+        fields: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value.detach().cpu()
+            for name in self.__slots__
+        }
+        return Tokens(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +80,14 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def lengths(samples: Tensor) -> Tensor:
     """Tokens of the sample that each token belongs to [N], float."""
-    _, place, counts = samples.unique(return_inverse=True, return_counts=True)
-    return counts[place].to(torch.get_default_dtype())
+    return sums(torch.ones(len(samples), device=samples.device), samples)
 
 
 def sums(values: Tensor, samples: Tensor) -> Tensor:
     """The sum of `values` [N] over the sample of each token [N]."""
-    _, place = samples.unique(return_inverse=True)
-    total = values.new_zeros(int(place.max()) + 1 if place.numel() else 0)
-    return total.index_add(0, place, values)[place]
+    known, place = torch.unique(samples, return_inverse=True)
+    total: Tensor = values.new_zeros(len(known)).index_add(0, place, values)[place]
+    return total
 
 
 def means(values: Tensor, samples: Tensor) -> Tensor:
