@@ -47,6 +47,15 @@ class Prompter:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._build, request, resolution, trail)
 
+    async def length(self, request: TurnRequest) -> int:
+        """How many ids a request is rendered to. Raises InvalidRequest as `prompt` does."""
+        loop = asyncio.get_running_loop()
+        render = self._renderer.render
+        ids = await loop.run_in_executor(
+            self._thread, render, request.messages, request.tools, request.template_kwargs
+        )
+        return len(ids)
+
     async def _trail(self, principal: Principal, resolution: Resolution) -> Trail | None:
         if resolution.parent is None:
             return None
