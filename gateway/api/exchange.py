@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from starlette.types import Message, Receive, Send
@@ -20,13 +20,17 @@ class ClientLeft(Exception):
 
 @dataclass(slots=True)
 class Exchange:
-    """One HTTP exchange: what was asked, and the two ends of the connection."""
+    """One HTTP exchange: what was asked, and the two ends of the connection.
+
+    `more_headers` go out with whatever is answered.
+    """
 
     headers: Mapping[str, str]
     receive: Receive
     send: Send
     request_id: UUID
     begun: bool = False
+    more_headers: dict[str, str] = field(default_factory=dict)
 
     async def body(self, limit: int) -> bytes:
         """The whole body. Raises BodyTooLarge as soon as it is, and ClientLeft."""
@@ -54,10 +58,12 @@ class Exchange:
 
     async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.begun = True
+        name = self.request_id.hex.encode()
+        more = [(key.encode(), value.encode()) for key, value in self.more_headers.items()]
         message: Message = {
             "type": "http.response.start",
             "status": status,
-            "headers": [*headers, (b"x-request-id", self.request_id.hex.encode())],
+            "headers": [*headers, *more, (b"x-request-id", name), (b"request-id", b"req_" + name)],
         }
         await self.send(message)
 

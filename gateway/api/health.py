@@ -23,6 +23,11 @@ def routes(services: Services) -> APIRouter:
         """The process answers; says nothing of what it needs."""
         return _answer({"status": "ok"})
 
+    @router.head("/", include_in_schema=False)
+    async def root() -> Response:
+        """Some agents ask whether anybody is there before their first request."""
+        return Response()
+
     @router.get("/readyz")
     async def readyz() -> Response:
         """200 when turns can be served. Postgres may be away: turns then wait in the spool."""

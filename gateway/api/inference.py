@@ -16,10 +16,12 @@ from gateway.api.auth import authenticate
 from gateway.api.endpoint import Endpoint, Models, served
 from gateway.api.exchange import Exchange
 from gateway.api.services import Services
+from gateway.api.token_count import TokenCount
 from gateway.errors import ModelNotFound, NextstateError, PermissionDenied
 from gateway.pipeline import Ended, Event, Finished, Piece, Started
-from gateway.records import Role, TurnRequest
+from gateway.records import Principal, Role, TurnRequest
 from gateway.telemetry import get_logger
+from gateway.wire.anthropic_messages import AnthropicMessages
 from gateway.wire.base import Encoder, TokenLogprob
 from gateway.wire.openai_chat import OpenAIChat
 from gateway.wire.sse import COMMENT
@@ -36,9 +38,11 @@ _SSE = (
 
 def routes(services: Services) -> list[BaseRoute]:
     """One endpoint a dialect, and the list of models."""
-    chat = OpenAIChat()
+    chat, messages = OpenAIChat(), AnthropicMessages()
     return [
         Route("/v1/chat/completions", Inference(services, chat), methods=["POST"]),
+        Route("/v1/messages", Inference(services, messages), methods=["POST"]),
+        Route("/v1/messages/count_tokens", TokenCount(services, messages), methods=["POST"]),
         Route("/v1/models", Models(services, chat), methods=["GET"]),
         Route("/v1/models/{model:path}", Models(services, chat), methods=["GET"]),
     ]
@@ -57,10 +61,15 @@ class Inference(Endpoint):
         request = self.dialect.parse(body, exchange.headers, limits)
         if not served(services, request.model):
             raise ModelNotFound(request.model)
+        request = await self._complete(principal, request)
         structlog.contextvars.bind_contextvars(tenant=principal.tenant, key=principal.name)
         reply = self._stream if request.stream else self._whole
         async with aclosing(services.pipeline.serve_turn(principal, request)) as events:
             await exchange.while_there(reply(exchange, request, events))
+
+    async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:  # noqa: ARG002
+        """What a request leaves to be looked up, if its dialect has such a thing."""
+        return request
 
     async def _whole(
         self, exchange: Exchange, request: TurnRequest, events: AsyncGenerator[Event, None]
