@@ -21,6 +21,7 @@ NextstateError
 │   └── RevisionMismatch        the schema is not one this build can run on
 ├── StackError                  the one-machine stack cannot start or stop
 ├── JudgeError                  a judge could not reach a verdict
+│   └── JudgeUnavailable        what it asks is away: the job waits
 └── TrainerError
     ├── NotLeader               another trainer took over; nothing may be written
     ├── NonFinite               loss or gradient is not a number
@@ -168,6 +169,10 @@ class StackError(NextstateError):
 
 class JudgeError(NextstateError):
     """A judge failed; the job is retried within its bounds and then set aside."""
+
+
+class JudgeUnavailable(JudgeError):
+    """What a judge depends on is away for now: the job waits for it, however long it takes."""
 
 
 class TrainerError(NextstateError):

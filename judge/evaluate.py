@@ -9,10 +9,7 @@ from gateway.errors import ConfigError
 from gateway.records import Judgement
 from judge.config import JudgeConfig
 from judge.rules import RULES, Rule
-from judge.verdicts import Evidence, Finding, Judge
-
-#: Rule name of a turn whose reply was cut off and that nobody blamed.
-TRUNCATED = "truncated"
+from judge.verdicts import TRUNCATED, Evidence, Finding, Judge
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,24 +11,32 @@ takes the jobs; what a worker does with a job that it no longer holds has no eff
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
 import asyncpg
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import JudgeUnavailable, StoreUnavailable
 from gateway.records import JudgeJob, Judgement
 from gateway.telemetry import get_logger
 from judge.config import JudgeConfig
 from judge.evaluate import evaluate
+from judge.health import Health
 from judge.patience import patiently
+from judge.rules.feedback import FEEDBACK
 from judge.verdicts import Evidence, Judge
 
 log = get_logger(__name__)
 
 _ERROR_LIMIT = 500
+_LONGEST_WAIT_S = 60.0
+
+
+#: Adds a hint to a judgement where one is due.
+Advise = Callable[[Evidence, Judgement], Awaitable[Judgement]]
 
 
 class Claims(Protocol):
@@ -70,13 +78,21 @@ class JobLoop:
     """Works until told to stop. `wake` may be called from any callback of the same event loop."""
 
     def __init__(
-        self, claims: Claims, judges: Sequence[Judge], config: JudgeConfig, worker_id: UUID
+        self,
+        claims: Claims,
+        judges: Sequence[Judge],
+        config: JudgeConfig,
+        worker_id: UUID,
+        *,
+        advise: Advise | None = None,
     ) -> None:
         self.counts = Counts()
+        self.health = Health()
         self._claims = claims
         self._judges = tuple(judges)
         self._config = config
         self._worker_id = worker_id
+        self._advise = advise
         self._tasks: dict[asyncio.Task[None], JudgeJob] = {}
         self._woken = asyncio.Event()
         self._more = False
@@ -144,15 +160,40 @@ class JobLoop:
 
     async def _work(self, job: JudgeJob) -> None:
         """Bring one job to its end. Whatever goes wrong in it stays in it."""
+        evidence = Evidence.of(job)
+        started = time.perf_counter()
         try:
-            async with asyncio.timeout(self._config.job_timeout_s):
-                judgement = await evaluate(self._judges, Evidence.of(job))
+            async with asyncio.timeout(self._config.attempt_timeout_s):
+                judgement = await evaluate(self._judges, evidence)
+                if self._advise is not None:
+                    judgement = await self._advise(evidence, judgement)
         except TimeoutError:
-            await self._fail(job, f"no verdict within {self._config.job_timeout_s:g} s")
+            await self._fail(job, f"no verdict within {self._config.attempt_timeout_s:g} s")
+        except JudgeUnavailable as error:
+            await self._fail(job, f"{type(error).__name__}: {error}"[:_ERROR_LIMIT], waits=True)
         except Exception as error:  # noqa: BLE001 - a rule or a plug-in may raise anything
             await self._fail(job, f"{type(error).__name__}: {error}"[:_ERROR_LIMIT])
         else:
+            self.health.judged(judgement, time.perf_counter() - started)
             await self._finish(job, judgement)
+            await self._check(evidence, judgement)
+
+    async def _check(self, evidence: Evidence, judgement: Judgement) -> None:
+        """Compare somebody's own word with what would have been found without it."""
+        if not (
+            self._config.check_against_feedback
+            and judgement.rule == FEEDBACK.name
+            and judgement.score is not None
+        ):
+            return
+        try:
+            async with asyncio.timeout(self._config.attempt_timeout_s):
+                blind = await evaluate(self._judges, replace(evidence, feedback=()))
+        except Exception as error:  # noqa: BLE001 - the job is done; only its check is not
+            log.warning("feedback_not_compared", error=type(error).__name__)
+            return
+        if blind.score is not None:
+            self.health.checked(judgement.score, blind.score)
 
     async def _finish(self, job: JudgeJob, judgement: Judgement) -> None:
         method = self._config.sample_method
@@ -180,13 +221,16 @@ class JobLoop:
             judge=judgement.judge,
         )
 
-    async def _fail(self, job: JudgeJob, error: str) -> None:
-        """Try again later, each time later; after the last attempt the job is set aside."""
-        retry_s = (
-            self._config.retry_after_s * 2 ** (job.attempts - 1)
-            if job.attempts < self._config.max_attempts
-            else None
-        )
+    async def _fail(self, job: JudgeJob, error: str, *, waits: bool = False) -> None:
+        """Try again later, each time later; after the last attempt the job is set aside.
+
+        A job that `waits` for what is away is never set aside for it.
+        """
+        retry_s: float | None = self._config.retry_after_s * 2.0 ** min(job.attempts - 1, 16)
+        if waits:
+            retry_s = min(retry_s or 0.0, _LONGEST_WAIT_S)
+        elif job.attempts >= self._config.max_attempts:
+            retry_s = None
         held = await patiently(lambda: self._claims.fail(self._worker_id, job, error, retry_s))
         if not held:
             self.counts.lost += 1

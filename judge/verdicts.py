@@ -18,6 +18,9 @@ from gateway.records import FeedbackRecord, FinishReason, JudgeJob, Judgement, M
 #: Characters of one text that rules look at, from either end.
 TEXT_LIMIT = 4096
 
+#: Rule name of a turn whose reply was cut off and that nobody blamed.
+TRUNCATED = "truncated"
+
 _INSERTED = re.compile(
     r"<(system[-_]reminder|environment_(?:context|details)|local-command-\w+|command-\w+)\b[^>]*>"
     r".*?(?:</\1>|\Z)",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import asyncpg
 
@@ -19,8 +20,8 @@ from gateway.store.turns import TurnStore
 from gateway.store.workers import Heartbeat
 from gateway.telemetry import configure_logging, get_logger
 from judge.config import JudgeSettings
-from judge.evaluate import RuleJudge
 from judge.jobs import JobLoop
+from judge.lineup import Lineup, lined_up
 from judge.patience import patiently
 from judge.verdicts import Judge
 
@@ -32,8 +33,8 @@ log = get_logger(__name__)
 def main(settings: JudgeSettings) -> None:
     """Judge until SIGTERM or SIGINT.
 
-    Raises ConfigError for a rule that does not exist, RevisionMismatch for a database of another
-    build, StoreError where Postgres refuses the connection.
+    Raises ConfigError for a rule or judge that does not exist, RevisionMismatch for a database of
+    another build, StoreError where Postgres refuses the connection.
     """
     configure_logging(settings.log, "judge")
     asyncio.run(_until_signalled(settings))
@@ -50,8 +51,15 @@ async def run(
     settings: JudgeSettings, stop: asyncio.Event, judges: Sequence[Judge] | None = None
 ) -> None:
     """Judge until `stop` is set; jobs in hand are finished within the configured grace."""
+    if judges is not None:
+        await _run(settings, stop, Lineup(tuple(judges)))
+        return
+    async with lined_up(settings.judge) as lineup:
+        await _run(settings, stop, lineup)
+
+
+async def _run(settings: JudgeSettings, stop: asyncio.Event, lineup: Lineup) -> None:
     config = settings.judge
-    lined_up = (RuleJudge.configured(config),) if judges is None else tuple(judges)
     database = await patiently(lambda: _open(settings), stop)
     if database is None:
         return
@@ -60,10 +68,11 @@ async def run(
         heartbeat = Heartbeat(
             database,
             "judge",
-            lambda: {**loop.counts.report(), "in_hand": loop.in_hand},
+            lambda: _report(loop, lineup),
             interval_s=config.heartbeat_s,
         )
-        loop = JobLoop(claims, lined_up, config, heartbeat.id)
+        advise = lineup.hinter.advised if lineup.hinter else None
+        loop = JobLoop(claims, lineup.judges, config, heartbeat.id, advise=advise)
         await database.listen(CHANNEL, lambda _: loop.wake())
         await patiently(heartbeat.start, stop)
         log.info("judge_started", worker_id=str(heartbeat.id), concurrency=config.concurrency)
@@ -77,6 +86,13 @@ async def run(
         log.info("judge_stopped", **loop.counts.report())
     finally:
         await database.close()
+
+
+def _report(loop: JobLoop, lineup: Lineup) -> dict[str, Any]:
+    """What the heartbeat tells: counts since the start, and figures of the last judgements."""
+    spent = lineup.budget.report() if lineup.budget else {}
+    health = {**loop.health.report(), **spent}
+    return {**loop.counts.report(), "in_hand": loop.in_hand, "health": health}
 
 
 async def _open(settings: JudgeSettings) -> Database:

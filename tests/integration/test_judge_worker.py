@@ -28,6 +28,8 @@ from judge.rules import RULES, Rule
 from judge.verdicts import Evidence, Finding, Judge
 from judge.worker import run
 from tests.factories import next_state, session, turn
+from tests.fixtures_engine import free_port
+from tests.scripted_judge import ScriptedJudge, grading
 
 ANSWERS = ("Thanks, that is what I needed.", "Please make it shorter.", "And the next one?")
 SCORES = (1.0, -1.0, None)
@@ -198,12 +200,36 @@ async def test_it_reports_itself_and_leaves_the_list_when_it_stops(desk: Desk):
     workers = Workers(desk.database)
 
     async def reported() -> bool:
-        return [one.detail.get("scored") for one in await workers.alive("judge", 10)] == [1]
+        details = [one.detail for one in await workers.alive("judge", 10)]
+        return [(one["scored"], one["health"]["settled_by_rules"]) for one in details] == [(1, 1)]
 
     await eventually(reported)
     stop.set()
     await working
     assert await workers.alive("judge", 10) == []
+
+
+async def test_an_llm_judges_what_the_rules_leave_open_once_it_is_there(desk: Desk):
+    left_open, settled = await desk.add("And Vienna?"), await desk.add("Thanks!")
+    server = ScriptedJudge(grading(-1))
+    server.port = free_port()
+    llm = {"base_url": server.url, "model": "m", "retries": 0, "votes": 2}
+    stop = asyncio.Event()
+    # Nobody listens yet: the job waits, past the attempts that it would have otherwise.
+    working = desk.start(stop, llm=llm, max_attempts=1)
+    await eventually(lambda: _is(desk.count("state = 'queued' AND attempts >= 2"), 1))
+    assert await desk.count("score = 1 AND judge = 'rules'") == 1
+    async with server:
+        await eventually(lambda: _is(desk.count("state = 'done'"), 2))
+    stop.set()
+    await working
+    row = await desk.database.fetchrow("SELECT * FROM judgements WHERE turn_id = $1", left_open.id)
+    assert row is not None
+    assert (row["judge"], row["score"], row["rule"]) == ("llm:m", -1, None)
+    assert [(vote["kind"], vote["score"]) for vote in row["votes"]] == [("grade", -1)] * 2
+    assert await desk.count(f"turn_id = '{settled.id}' AND votes = '[]'") == 1
+    samples = await desk.database.fetch("SELECT turn_id, score FROM samples")
+    assert {row["turn_id"]: row["score"] for row in samples} == {left_open.id: -1, settled.id: 1}
 
 
 async def test_idle_sessions_are_closed_and_their_last_turns_get_a_verdict(desk: Desk):

@@ -8,9 +8,9 @@ from gateway.config import load
 from gateway.errors import ConfigError
 from gateway.records import FeedbackRecord, FinishReason, Judgement
 from judge.config import JudgeConfig, JudgeSettings
-from judge.evaluate import TRUNCATED, RuleJudge, evaluate
+from judge.evaluate import RuleJudge, evaluate
 from judge.rules import Rule
-from judge.verdicts import Evidence, Finding
+from judge.verdicts import TRUNCATED, Evidence, Finding
 
 
 def evidence(answer: str = "", *feedback: tuple[str, float, str], finish: str = "stop") -> Evidence:

@@ -11,8 +11,15 @@ from uuid import UUID
 
 import structlog
 
-from gateway.errors import JudgeError, StoreUnavailable
-from gateway.records import FinishReason, JudgeJob, Judgement, TurnKind, new_id
+from gateway.errors import JudgeError, JudgeUnavailable, StoreUnavailable
+from gateway.records import (
+    FeedbackRecord,
+    FinishReason,
+    JudgeJob,
+    Judgement,
+    TurnKind,
+    new_id,
+)
 from judge.config import JudgeConfig
 from judge.evaluate import RuleJudge
 from judge.jobs import JobLoop
@@ -248,3 +255,58 @@ async def test_a_scored_event_names_ids_and_version_but_no_text() -> None:
     assert (event["score"], event["rule"]) == (1.0, "thanks")
     assert SECRET not in str(logs)
     assert "needed" not in str(logs)
+
+
+class Away:
+    """A judge whose endpoint is down for the first `times` questions."""
+
+    name = "llm:m"
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    async def judge(self, evidence: Evidence) -> Judgement | None:
+        if self.times > 0:
+            self.times -= 1
+            raise JudgeUnavailable("the judge's endpoint cannot be reached")
+        return Judgement(judge=self.name, score=1.0)
+
+
+async def test_a_job_waits_for_an_endpoint_however_long_it_is_away() -> None:
+    claims = Memory(queued=[job()])
+    async with working(claims, [Away(12)], max_attempts=2):
+        await claims.until(lambda: bool(claims.finished))
+    assert claims.dead == []
+    # Doubled each time from half a second, and a minute at most.
+    waits = [retry_s for _, _, retry_s in claims.failed]
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
+
+
+def said(score: float, answer: str) -> JudgeJob:
+    record = FeedbackRecord(id=new_id(), tenant_id=UUID(int=1), turn_id=new_id(), score=score)
+    return replace(job(answer), feedback=(record,))
+
+
+async def test_feedback_decides_and_shows_how_right_the_judges_are() -> None:
+    # Without the feedback the rules find 1, -1, -1, and nothing in the last.
+    jobs = [said(1.0, "Thanks!"), said(-0.5, "That's wrong."), said(1.0, "That's wrong."),
+            said(-1.0, "And Vienna?")]  # fmt: skip
+    claims = Memory(queued=[*jobs, job("Thanks!")])
+    async with working(claims) as loop:
+        await claims.until(lambda: len(claims.finished) == 5)
+        async with asyncio.timeout(20):
+            while loop.in_hand:
+                await asyncio.sleep(0.01)
+        report = loop.health.report()
+    assert sorted(one.score or 0.0 for _, one in claims.finished) == [-1, -0.5, 1, 1, 1]
+    assert (report["judgements"], report["feedback_checked"]) == (5, 3)
+    assert report["feedback_agreement"] == 0.6667
+    # Equal pairs 2/3; by chance (2/3 * 1/3) + (1/3 * 2/3) = 4/9; (6/9 - 4/9) / (5/9) = 0.4.
+    assert report["feedback_kappa"] == 0.4
+
+
+async def test_the_comparison_with_feedback_can_be_turned_off() -> None:
+    claims = Memory(queued=[said(1.0, "Thanks!")])
+    async with working(claims, check_against_feedback=False) as loop:
+        await claims.until(lambda: bool(claims.finished))
+    assert loop.health.report()["feedback_checked"] == 0
