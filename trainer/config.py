@@ -82,13 +82,22 @@ class LossSettings(Section):
 
 
 class CreditSettings(Section):
-    """What a score is compared with."""
+    """What a score is compared with, and what it counts."""
 
+    method: Literal["binary", "grpo"] = Field(
+        "binary", description="grpo: replies to the same request are compared with each other"
+    )
+    against: Literal["mean", "std", "leave_one_out"] = Field(
+        "leave_one_out", description="what a reply of a group is compared with"
+    )
     leave_one_out: Share = Field(0.5, description="share of the batch's mean in the baseline")
     horizon: Positive = Field(64, description="scores that the running mean looks back on")
     user_prior: float = Field(4.0, ge=0, description="scores of a user that outweigh the overall")
     max_users: Positive = Field(10_000, description="users whose running mean is kept")
-    negative_weight: float = Field(1.0, ge=0, description="weight of samples that scored below 0")
+    negative_weight: float = Field(0.5, ge=0, description="weight of samples that scored below 0")
+    rule_share: float = Field(
+        0.5, ge=0.5, le=1, description="a rule's largest share of a batch's positives"
+    )
 
 
 class PublishSettings(Section):

@@ -15,7 +15,7 @@ from gateway.records import PolicyRef, TrainingSample
 from trainer.backends.base import Backend, Probe, Proof
 from trainer.checkpoint import Written, verify, verify_state, write_version
 from trainer.config import TrainerConfig
-from trainer.credit import Baseline, binary
+from trainer.credit import Baseline, assign
 from trainer.packing import minibatches
 from trainer.update import update
 
@@ -63,7 +63,7 @@ class Learner:
     ) -> dict[str, float]:
         """One step; its metrics. Raises NonFinite or StepAbandoned, then nothing has changed."""
         config, started = self._config, time.perf_counter()
-        credit = binary(samples, self._baseline, config.credit)
+        credit = assign(samples, self._baseline, config.credit)
         batches = minibatches(
             samples,
             [
@@ -88,6 +88,8 @@ class Learner:
             "score_mean": fmean(scores),
             "positive": sum(score > 0 for score in scores) / len(scores),
             "advantage_mean": fmean(credit.advantages),
+            "groups_flat": float(credit.flat_groups),
+            "rule_held": credit.held,
             "reply_tokens": sum(batch.tokens for batch in batches) / len(samples),
             "forward_tokens": float(sum(batch.forward_tokens for batch in batches)),
             "train_s": time.perf_counter() - started,

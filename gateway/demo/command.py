@@ -31,7 +31,8 @@ from gateway.telemetry import configure_logging
 TRAINER = {
     "optimizer": {"lr": 2e-4},
     "loss": {"kl_coef": 0.1},
-    "credit": {"negative_weight": 0.5},
+    # Its users say thanks in one way, so all praise comes by one rule.
+    "credit": {"negative_weight": 0.5, "rule_share": 1.0},
 }
 
 #: The exit status of what a signal stopped.

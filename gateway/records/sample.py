@@ -8,6 +8,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.records.generation import FinishReason
+from gateway.records.message import Message
 from gateway.records.policy import VersionSpan
 
 
@@ -20,7 +21,10 @@ class SampleState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleHead:
-    """A sample as the schedule sees it, before its ids are loaded."""
+    """A sample as the schedule sees it, before its ids are loaded.
+
+    `rule` gave the score, None where a judge read. Turns of one `group` answer the same request.
+    """
 
     id: UUID
     turn_id: UUID
@@ -28,6 +32,8 @@ class SampleHead:
     score: float
     version_min: int
     arrived_at: float
+    rule: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,8 @@ class TrainingSample:
     """What is trained on, exactly as sampled.
 
     `prompt_ids` [P], `sampled_ids` [R] and `logprobs` [R] (behaviour policy, at `temperature`).
-    `user` groups samples for the running baseline.
+    `user` groups samples for the running baseline. `rule` and `group` are those of the head,
+    `reply` what was said, where it is known.
     """
 
     id: UUID
@@ -51,3 +58,6 @@ class TrainingSample:
     temperature: float
     finish_reason: FinishReason
     arrived_at: float
+    rule: str | None = None
+    group: str | None = None
+    reply: Message | None = None

@@ -21,14 +21,32 @@ from gateway.store.packing import unpack_logprobs
 from gateway.store.trails import CHAIN, assemble
 from gateway.store.verdicts import put_verdict
 
+#: The rule that gave a turn its score, and the request that it shares with its siblings.
+_ORIGIN = """
+    (SELECT j.rule FROM judgements j WHERE j.turn_id = s.turn_id AND j.state = 'done'
+        ORDER BY j.round DESC LIMIT 1) AS rule,
+    concat_ws(':', coalesce(t.parent_id, t.tenant_id)::text, encode(t.request_hash, 'hex'))
+        AS "group"
+"""
+
 _WINDOW = f"""
 SELECT s.id, s.turn_id, s.session_id, s.score, s.version_min,
-    {seconds("s.arrived_at")} AS arrived_at
-FROM samples s JOIN lineages l ON l.id = s.lineage_id
+    {seconds("s.arrived_at")} AS arrived_at, {_ORIGIN}
+FROM samples s JOIN lineages l ON l.id = s.lineage_id JOIN turns t ON t.id = s.turn_id
 WHERE s.lineage_id = $1
   AND (s.state = 'ready' OR (s.state = 'leased' AND s.lease_epoch < l.epoch))
 ORDER BY s.arrived_at, s.id LIMIT $2
 """  # noqa: S608 - made of constants
+
+# Stale ones hold no place: they would be dropped with their verdict.
+_WAITING = f"""
+SELECT {seconds("coalesce(n.arrived_at, j.created_at)")} AS arrived_at
+FROM judgements j JOIN turns t ON t.id = j.turn_id
+LEFT JOIN next_states n ON n.turn_id = t.id
+WHERE j.state IN ('queued', 'leased') AND t.lineage_id = $1 AND t.kind = 'main' AND t.trainable
+  AND t.version_min >= $2 AND NOT EXISTS (SELECT FROM samples s WHERE s.turn_id = t.id)
+ORDER BY 1 LIMIT $3
+"""  # noqa: S608
 
 _LEASE = """
 UPDATE samples SET state = 'leased', lease_epoch = $2
@@ -37,7 +55,8 @@ WHERE lineage_id = $1 AND id = ANY($3::uuid[])
 """
 
 _LOAD = f"""
-SELECT s.id, s.turn_id, s.session_id, s.score, s.weight, t.logprobs, t.spans, t.finish_reason,
+SELECT s.id, s.turn_id, s.session_id, s.score, s.weight, t.reply, {_ORIGIN}, t.logprobs,
+    t.spans, t.finish_reason,
     coalesce((t.sampling ->> 'temperature')::float8, 1) AS temperature,
     {seconds("s.arrived_at")} AS arrived_at,
     concat_ws(':', coalesce(v.key_id::text, s.session_id::text), v.end_user) AS who
@@ -72,6 +91,14 @@ class SampleStore:
         """
         rows = await self._database.fetch(_WINDOW, lineage_id, limit)
         return [SampleHead(**dict(row)) for row in rows]
+
+    async def waiting(self, lineage_id: UUID, version_min: int, limit: int) -> list[float]:
+        """When turns arrived that have no verdict yet, the oldest first.
+
+        Only those that may still be trained on, sampled by `version_min` or later.
+        """
+        rows = await self._database.fetch(_WAITING, lineage_id, version_min, limit)
+        return [row["arrived_at"] for row in rows]
 
     async def lease(self, lineage_id: UUID, epoch: int, ids: Sequence[UUID]) -> None:
         """Take samples for a step. Raises NotLeader, StoreError where one is taken already."""
@@ -136,4 +163,7 @@ def _sample(
         temperature=row["temperature"],
         finish_reason=FinishReason(row["finish_reason"]),
         arrived_at=row["arrived_at"],
+        rule=row["rule"],
+        group=row["group"],
+        reply=row["reply"],
     )

@@ -22,6 +22,7 @@ from gateway.records import (
     Sampling,
     StepRecord,
     SwapRecord,
+    TurnKind,
     VersionSpan,
     new_id,
 )
@@ -32,7 +33,7 @@ from gateway.store.leadership import Leadership
 from gateway.store.policies import PolicyStore
 from gateway.store.samples import SampleStore
 from gateway.store.writer import TurnWriter
-from tests.factories import next_state, session, turn
+from tests.factories import digest, next_state, session, turn
 
 WORKER = new_id()
 
@@ -118,6 +119,55 @@ async def test_the_window_shows_what_may_be_taken_oldest_first(world: World):
     assert [head.arrived_at for head in heads] == [1000.0, 1001.0]
     assert (heads[0].score, heads[0].version_min) == (1.0, 3)
     assert await world.samples.window(new_id(), 10) == []
+
+
+async def test_a_sample_says_which_rule_judged_it_and_which_are_its_siblings(world: World):
+    one, claims = session(lineage_id=world.lineage), JudgeClaims(world.database)
+    same = {"request_hash": digest("same")}
+    root = turn(one)
+    turns = [root, turn(one, root, **same), turn(one, root, **same), turn(one, **same)]
+    for number, each in enumerate(turns):
+        await world.writer.commit(one, each, next_state(each, arrived_at=1000.0 + number))
+        (job,) = await claims.claim(WORKER, 1, 60)
+        rule = None if number == 1 else "thanks"
+        await claims.finish(WORKER, job, Judgement(judge="j", score=1.0, rule=rule), "binary")
+    heads = await world.samples.window(world.lineage, 10)
+    assert [head.rule for head in heads] == ["thanks", None, "thanks", "thanks"]
+    groups = [head.group for head in heads]
+    assert groups[1] == groups[2]
+    assert len(set(groups)) == 3
+    loaded = await world.samples.load([head.id for head in heads])
+    assert [sample.group for sample in loaded] == groups
+    assert [sample.rule for sample in loaded] == [head.rule for head in heads]
+    assert loaded[0].reply == {"role": "assistant", "content": "Hello."}
+    # Judged again by a reader: the later round is the one that counts.
+    assert await claims.rejudge(turns[0].id)
+    (job,) = await claims.claim(WORKER, 1, 60)
+    await claims.finish(WORKER, job, Judgement(judge="llm", score=1.0), "binary")
+    assert (await world.samples.window(world.lineage, 1))[0].rule is None
+
+
+async def test_turns_that_wait_for_a_verdict_are_seen_while_they_may_be_trained(world: World):
+    one = session(lineage_id=world.lineage)
+    turns = [
+        turn(one),
+        turn(one, spans=(VersionSpan(version=1, start=0, end=4),)),
+        turn(one, kind=TurnKind.SIDE),
+        turn(one, trainable=False, untrainable_reason="grammar"),
+    ]
+    for number, each in enumerate(turns):
+        await world.writer.commit(one, each, next_state(each, arrived_at=1000.0 + number))
+    assert await world.samples.waiting(world.lineage, 0, 10) == [1000.0, 1001.0]
+    assert await world.samples.waiting(world.lineage, 0, 1) == [1000.0]
+    assert await world.samples.waiting(world.lineage, 2, 10) == [1000.0]  # version 3 and later
+    assert await world.samples.waiting(new_id(), 0, 10) == []
+    claims = JudgeClaims(world.database)
+    for job in await claims.claim(WORKER, 10, 60):
+        await claims.finish(WORKER, job, Judgement(judge="rules", score=1.0), "binary")
+    assert await world.samples.waiting(world.lineage, 0, 10) == []
+    # One that has a sample already waits for nothing when it is judged again.
+    assert await claims.rejudge(turns[0].id)
+    assert await world.samples.waiting(world.lineage, 0, 10) == []
 
 
 async def test_a_sample_is_loaded_exactly_as_it_was_sampled(world: World):

@@ -1,48 +1,65 @@
 """Advantages against values worked out by hand."""
 
 import json
+import math
 from uuid import UUID
 
 import pytest
 
 from gateway.records import FinishReason, TrainingSample
 from trainer.config import CreditSettings
-from trainer.credit import Baseline, Running, binary
+from trainer.credit import (
+    Baseline,
+    Running,
+    assign,
+    combined,
+    discounted,
+    grouped,
+    opd,
+    rule_shares,
+)
 
 
-def sample(score: float, user: str = "ann", weight: float = 1.0) -> TrainingSample:
+def sample(
+    score: float,
+    user: str = "ann",
+    weight: float = 1.0,
+    rule: str | None = None,
+    group: str | None = None,
+) -> TrainingSample:
     return TrainingSample(
         id=UUID(int=1), turn_id=UUID(int=2), session_id=UUID(int=3), user=user, score=score,
         weight=weight, prompt_ids=(1,), sampled_ids=(2,), logprobs=(-0.5,), spans=(),
         temperature=1.0, finish_reason=FinishReason.STOP, arrived_at=0.0,
+        rule=rule, group=group,
     )  # fmt: skip
 
 
-PLAIN = CreditSettings(user_prior=0)
+PLAIN = CreditSettings(user_prior=0, negative_weight=1)
 
 
 def test_first_batch_uses_leave_one_out_alone() -> None:
     # Others of the first: (1 - 1 - 1) / 3 = -1/3; of a -1: (1 + 1 - 1) / 3 = 1/3.
-    credit = binary([sample(s) for s in (1, 1, -1, -1)], Baseline(), PLAIN)
+    credit = assign([sample(s) for s in (1, 1, -1, -1)], Baseline(), PLAIN)
     assert credit.advantages == pytest.approx((4 / 3, 4 / 3, -4 / 3, -4 / 3))
 
 
 def test_half_leave_one_out_half_running_mean() -> None:
     past = Baseline(Running(0.5, 10), {"ann": Running(0.5, 10)})
     # Others of the first: -1, so its baseline is (-1 + 0.5) / 2; of the second (1 + 0.5) / 2.
-    credit = binary([sample(1), sample(-1)], past, PLAIN)
+    credit = assign([sample(1), sample(-1)], past, PLAIN)
     assert credit.advantages == pytest.approx((1.25, -1.75))
 
 
 def test_all_negative_scores_push_little_after_a_history_of_them() -> None:
     past = Baseline(Running(-1.0, 50), {"ann": Running(-1.0, 50)})
-    assert binary([sample(-1)] * 3, past, PLAIN).advantages == pytest.approx((0, 0, 0))
+    assert assign([sample(-1)] * 3, past, PLAIN).advantages == pytest.approx((0, 0, 0))
 
 
 def test_a_lone_score_is_compared_with_the_past_and_never_lost() -> None:
     past = Baseline(Running(-0.5, 8), {})
-    assert binary([sample(1)], past, PLAIN).advantages == pytest.approx((1.5,))
-    assert binary([sample(-1)], Baseline(), PLAIN).advantages == pytest.approx((-1,))
+    assert assign([sample(1)], past, PLAIN).advantages == pytest.approx((1.5,))
+    assert assign([sample(-1)], Baseline(), PLAIN).advantages == pytest.approx((-1,))
 
 
 def test_a_users_mean_outweighs_the_overall_as_their_scores_come_in() -> None:
@@ -57,7 +74,7 @@ def test_weights_and_zero_scores() -> None:
     settings = CreditSettings(negative_weight=0.5, leave_one_out=0)
     past = Baseline(Running(0.0, 9), {})
     samples = [sample(1, weight=0.25), sample(-1), sample(0)]
-    assert binary(samples, past, settings).advantages == pytest.approx((0.25, -0.5, 0))
+    assert assign(samples, past, settings).advantages == pytest.approx((0.25, -0.5, 0))
 
 
 def test_running_mean_is_plain_then_forgets() -> None:
@@ -70,7 +87,7 @@ def test_running_mean_is_plain_then_forgets() -> None:
 
 def test_the_given_baseline_is_left_alone_and_the_next_one_survives_json() -> None:
     before = Baseline()
-    after = binary([sample(1, "ann"), sample(-1, "bob")], before, PLAIN).baseline
+    after = assign([sample(1, "ann"), sample(-1, "bob")], before, PLAIN).baseline
     assert before == Baseline()
     assert after.users == {"ann": Running(1.0, 1), "bob": Running(-1.0, 1)}
     assert Baseline.restore(json.loads(json.dumps(after.dump()))) == after
@@ -78,5 +95,110 @@ def test_the_given_baseline_is_left_alone_and_the_next_one_survives_json() -> No
 
 def test_the_users_seen_last_are_kept() -> None:
     settings = CreditSettings(max_users=2)
-    seen = binary([sample(1, name) for name in ("a", "b", "a", "c")], Baseline(), settings)
+    seen = assign([sample(1, name) for name in ("a", "b", "a", "c")], Baseline(), settings)
     assert list(seen.baseline.users) == ["a", "c"]
+
+
+def test_a_disliked_reply_counts_half() -> None:
+    credit = assign([sample(1), sample(-1)], Baseline(), CreditSettings())
+    assert credit.advantages == pytest.approx((2, -1))
+
+
+def test_groups_by_hand() -> None:
+    scores, keys = [1, -1, -1, 1, -1], ["a", "a", "a", "b", None]
+    # Group a has mean -1/3 and a sample deviation of sqrt((16/9 + 4/9 + 4/9) / 2) = 1.1547.
+    assert grouped(scores, keys, "mean").advantages == pytest.approx(
+        (4 / 3, -2 / 3, -2 / 3, None, None)
+    )
+    assert grouped(scores, keys, "leave_one_out").advantages == pytest.approx(
+        (2, -1, -1, None, None)
+    )
+    assert grouped(scores, keys, "std").advantages == pytest.approx(
+        (1.154700, -0.577350, -0.577350, None, None), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("against", ["mean", "std", "leave_one_out"])
+def test_groups_of_equal_scores_train_nothing_and_are_counted(against: str) -> None:
+    scores, keys = [1, 1, -1, -1, -1, 0.5], ["a", "a", "b", "b", "b", "c"]
+    found = grouped(scores, keys, against)  # type: ignore[arg-type]
+    assert found.advantages == (0, 0, 0, 0, 0, None)
+    assert found.flat == 2
+
+
+def test_no_verdict_counts_in_no_mean() -> None:
+    found = grouped([1, 0, -1], ["a"] * 3, "mean")
+    assert found.advantages == pytest.approx((1, 0, -1))
+    assert grouped([1, 0], ["a"] * 2, "mean").advantages == (None, 0)
+
+
+def test_grpo_compares_siblings_and_leaves_the_rest_to_the_baseline() -> None:
+    settings = CreditSettings(method="grpo", negative_weight=1, leave_one_out=0)
+    past = Baseline(Running(-0.5, 9), {})
+    samples = [sample(1, group="a"), sample(-1, group="a"), sample(1, group="b"), sample(-1)]
+    samples += [sample(-1, group="c"), sample(-1, group="c")]
+    credit = assign(samples, past, settings)
+    assert credit.advantages == pytest.approx((2, -2, 1.5, -0.5, 0, 0))
+    assert credit.flat_groups == 1
+
+
+def test_discount_by_hand() -> None:
+    assert discounted([1, -1, 1], [0, 1, 2], 0.5) == pytest.approx([0.75, -0.5, 1])
+    # Turn 1 is missing: it scored 0.
+    assert discounted([0, 1], [0, 2], 0.5) == pytest.approx([0.25, 1])
+    assert discounted([1, -1, 1], [0, 1, 2], 0) == [1, -1, 1]
+    assert discounted([], [], 0.9) == []
+    with pytest.raises(ValueError, match="rise"):
+        discounted([1, 1], [2, 2], 0.5)
+
+
+def test_opd_by_hand() -> None:
+    assert opd([-0.5, -5.0, -0.1], [-1.0, -1.0, -4.0]) == pytest.approx([0.5, -2, 2])
+    assert opd(None, [-1.0, -2.0]) == [0, 0]
+    with pytest.raises(ValueError, match="zip"):
+        opd([-1.0], [-1.0, -2.0])
+
+
+def test_a_teacher_equal_to_the_student_teaches_nothing_only_at_one_temperature() -> None:
+    """Logits 2 and 0: scored at temperature 1, but sampled at 0.6, the same policy looks biased."""
+
+    def log_softmax(logits: tuple[float, ...], temperature: float) -> list[float]:
+        scaled = [logit / temperature for logit in logits]
+        total = math.log(sum(math.exp(value) for value in scaled))
+        return [value - total for value in scaled]
+
+    teacher = log_softmax((2.0, 0.0), 1.0)
+    assert opd(teacher, teacher) == [0, 0]
+    assert opd(teacher, log_softmax((2.0, 0.0), 0.6)) == pytest.approx([-0.09, 1.24], abs=0.005)
+
+
+def test_combined_by_hand() -> None:
+    assert combined(-1.0, [0.5, -2.0], w_rl=0.5, w_opd=2.0) == pytest.approx([0.5, -4.5])
+    # Without a hint only the score is left.
+    assert combined(1.0, opd(None, [-1.0, -2.0])) == [1, 1]
+
+
+def test_a_rule_gives_at_most_half_of_the_positives() -> None:
+    samples = [sample(1, rule="thanks")] * 6 + [sample(1, rule="praise"), sample(1)]
+    samples.append(sample(-1, rule="redo"))
+    shares = rule_shares(samples, 0.5)
+    assert shares == pytest.approx([1 / 3] * 6 + [1, 1, 1])
+    assert sum(shares[:6]) == pytest.approx(sum(shares[6:8]))
+    assert rule_shares(samples, 0.75) == pytest.approx([1] * 9)
+    assert rule_shares(samples, 1.0) == [1] * 9
+
+
+def test_a_rule_alone_counts_as_one_sample() -> None:
+    assert rule_shares([sample(1, rule="thanks")] * 4, 0.5) == pytest.approx([0.25] * 4)
+    assert rule_shares([sample(1, rule="thanks")], 0.5) == [1]
+    # What judges read is no rule's.
+    assert rule_shares([sample(1)] * 4, 0.5) == [1] * 4
+
+
+def test_what_was_held_back_is_told() -> None:
+    samples = [sample(1, rule="thanks")] * 3 + [sample(1, rule="praise"), sample(-1)]
+    settings = CreditSettings(leave_one_out=0)
+    past = Baseline(Running(0.0, 9), {})
+    credit = assign(samples, past, settings)
+    assert credit.advantages == pytest.approx((1 / 3, 1 / 3, 1 / 3, 1, -0.5))
+    assert credit.held == pytest.approx(0.5)

@@ -17,7 +17,7 @@ from gateway.records import FinishReason, TrainingSample
 from trainer.backends.base import Probe, StepAbandoned
 from trainer.backends.torch_backend import TorchBackend
 from trainer.config import LoraSettings, LossSettings, OptimizerSettings, TrainerConfig
-from trainer.credit import Baseline, binary
+from trainer.credit import Baseline, assign
 from trainer.losses import Size, policy_loss
 from trainer.packing import pack
 
@@ -282,7 +282,7 @@ def test_learns_a_preference(model: Path) -> None:
     assert 0.3 < liked(rollout(256)) < 0.7
     for _ in range(40):
         samples = rollout(32)
-        credit = binary(samples, baseline, config.credit)
+        credit = assign(samples, baseline, config.credit)
         baseline = credit.baseline
         gains = [
             (gain,) * len(one.sampled_ids)

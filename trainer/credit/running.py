@@ -1,10 +1,4 @@
-"""Advantages: how much better a reply scored than was to be expected (pure).
-
-Binary RL on groups of one: A = score - baseline, the baseline being part mean of the other
-samples of the batch (leave-one-out, so that a score is never compared with itself), part running
-mean of what the same user scored before. An all-negative batch of a user who is never content
-therefore pushes little, and no normalisation turns a lone score into 0.
-"""
+"""What was to be expected: running means of the scores of earlier batches (pure)."""
 
 from __future__ import annotations
 
@@ -67,34 +61,3 @@ class Baseline:
         mean, count = state["overall"]
         users = {name: Running(float(m), int(n)) for name, m, n in state["users"]}
         return cls(Running(float(mean), int(count)), users)
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """`advantages` [n] by sample, weights included, and the baseline for the next batch."""
-
-    advantages: tuple[float, ...]
-    baseline: Baseline
-
-
-def binary(
-    samples: Sequence[TrainingSample], baseline: Baseline, settings: CreditSettings
-) -> Credit:
-    """A_i = w_i (s_i - (m LOO_i + (1 - m) running_i)); whichever half is unknown is left out.
-
-    LOO_i is the mean score of the others, m is `leave_one_out`. w_i is the sample's weight, times
-    `negative_weight` below a score of 0. A score of 0 has advantage 0.
-    """
-    total, n = sum(sample.score for sample in samples), len(samples)
-    advantages = []
-    for sample in samples:
-        others = (total - sample.score) / (n - 1) if n > 1 else None
-        past = baseline.expected(sample.user, settings.user_prior)
-        if others is None or past is None:
-            expected = others if past is None else past
-        else:
-            expected = settings.leave_one_out * others + (1 - settings.leave_one_out) * past
-        weight = sample.weight * (settings.negative_weight if sample.score < 0 else 1.0)
-        known = expected if expected is not None else 0.0
-        advantages.append(weight * (sample.score - known) if sample.score else 0.0)
-    return Credit(tuple(advantages), baseline.after(samples, settings))
