@@ -4,6 +4,7 @@ Token ids are plain ints, log-probabilities natural logs of the distribution tha
 from, times seconds since the epoch (UTC) unless a name says `_ms`.
 """
 
+from gateway.records.conversation import Conversation, Exchanged
 from gateway.records.generation import Chunk, Finish, FinishReason, Generation
 from gateway.records.ids import new_id
 from gateway.records.judgement import JobState, JudgeJob, Judgement
@@ -27,7 +28,9 @@ from gateway.records.turn import FeedbackRecord, NextState, SessionRecord, TurnR
 __all__ = [
     "Candidate",
     "Chunk",
+    "Conversation",
     "Delta",
+    "Exchanged",
     "FeedbackRecord",
     "Finish",
     "FinishReason",

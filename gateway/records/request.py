@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from gateway.records.message import Message
 from gateway.records.sampling import Sampling
@@ -26,6 +27,8 @@ class TurnRequest:
     `tool_choice` is `auto`, `none` (tools are shown, calls are text) or what the engine enforces.
     `call_prefix` begins the ids of tool calls. With `shorten`, a reply is cut to what the context
     leaves where more was allowed; without, such a request is refused.
+    `previous_turn` is the stored turn that the client continues by its id; `store` whether it may
+    do so with this one. `echo` is for the dialect's own encoder alone.
     """
 
     dialect: str
@@ -49,3 +52,6 @@ class TurnRequest:
     user: str | None = None
     client: str = ""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    previous_turn: UUID | None = None
+    store: bool = True
+    echo: Mapping[str, Any] = field(default_factory=dict)

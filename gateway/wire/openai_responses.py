@@ -1,0 +1,292 @@
+"""The dialect of `POST /v1/responses`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from gateway.config import ServerSettings
+from gateway.errors import InvalidRequest, NextstateError, NotFound
+from gateway.records import Message, Sampling, TurnRequest
+from gateway.wire.chat_encoder import error_body
+from gateway.wire.clients import caller
+from gateway.wire.json_body import JsonBody, check_depth, invalid, unsupported
+from gateway.wire.outcome import outcome_of
+from gateway.wire.responses_encoder import ResponsesEncoder
+from gateway.wire.responses_ids import turn_of_response
+from gateway.wire.responses_input import messages_of
+from gateway.wire.responses_output import INSTRUCTIONS, repeated
+from gateway.wire.responses_tools import function_tools
+from gateway.wire.session_hints import session_in_body
+
+_MODEL_CHARACTERS = 256
+_LARGEST_INT = 2**63 - 1
+_LOGPROBS = "message.output_text.logprobs"
+#: Names that rendering gives to templates itself.
+_RESERVED = ("messages", "tools", "add_generation_prompt")
+
+
+class _Text(msgspec.Struct):
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class _Body(msgspec.Struct):
+    """The fields that mean something here; all others are ignored."""
+
+    model: str
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    background: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    top_logprobs: int | None = None
+    include: list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: _Text | None = None
+    reasoning: _Reasoning | None = None
+    truncation: str | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    client_metadata: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class OpenAIResponses:
+    """Requests and replies of the Responses API.
+
+    A reply's reasoning is shown in the open, or as the summary where one is asked for. What needs
+    a service of the original (background, conversations, stored prompts, its own tools being
+    forced) is refused in so many words rather than served in part.
+    """
+
+    name = "openai_responses"
+
+    def __init__(self) -> None:
+        self._json = JsonBody(_Body)
+
+    def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
+        asked: _Body = self._json.decode(body)
+        who = caller(headers, limits.max_id_bytes)
+        _check(asked)
+        tools, namespaces = function_tools(asked.tools or ())
+        summary = (
+            asked.reasoning.summary or asked.reasoning.generate_summary if asked.reasoning else None
+        )
+        return TurnRequest(
+            dialect=self.name,
+            model=asked.model,
+            messages=tuple(_messages(asked, limits.max_messages)),
+            sampling=_sampling(asked),
+            tools=tools,
+            stream=bool(asked.stream),
+            include_usage=True,
+            tool_choice=_tool_choice(asked.tool_choice),
+            shorten=True,
+            top_logprobs=0 if _LOGPROBS in (asked.include or ()) else None,
+            session_name=who.session_name
+            or session_in_body(asked.prompt_cache_key, asked.client_metadata, limits.max_id_bytes),
+            declared_kind=who.declared_kind,
+            turn_type=who.turn_type,
+            session_done=who.session_done,
+            retry_count=who.retry_count,
+            idempotency_key=who.idempotency_key,
+            user=asked.safety_identifier or asked.user,
+            client=who.client,
+            template_kwargs=_template_kwargs(asked),
+            previous_turn=_previous(asked.previous_response_id),
+            store=asked.store is not False,
+            echo={
+                "response": _repeated(asked),
+                "summary": summary is not None,
+                "namespaces": namespaces,
+            },
+        )
+
+    def encoder(
+        self, request: TurnRequest, response_id: UUID, created: int, model: str
+    ) -> ResponsesEncoder:
+        return ResponsesEncoder(request, response_id, created, model)
+
+    def error(
+        self,
+        error: NextstateError,
+        request_id: UUID | None = None,  # noqa: ARG002 - a header says it
+    ) -> tuple[int, dict[str, str], bytes]:
+        if isinstance(error, InvalidRequest) and error.param == "messages":
+            error.param = "input"
+        outcome = outcome_of(error)
+        return outcome.status, dict(outcome.headers), error_body(error)
+
+
+def unknown_previous(id_: str) -> InvalidRequest:
+    """The original's answer to a `previous_response_id` that it does not have."""
+    return InvalidRequest(
+        f"Previous response with id '{id_}' not found.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def unknown_response(id_: str) -> NotFound:
+    """The original's answer to an id in the path that it does not have."""
+    error = NotFound(f"Response with id '{id_}' not found.")
+    error.kind = "invalid_request_error"
+    error.code = None
+    return error
+
+
+def continued(before: Sequence[Message], new: Sequence[Message]) -> tuple[Message, ...]:
+    """A stored conversation and what follows it, under the new request's own instructions."""
+    own = [message for message in new if message.get(INSTRUCTIONS)]
+    kept = [message for message in before if not message.get(INSTRUCTIONS)]
+    return (*own, *kept, *new[len(own) :])
+
+
+def _check(asked: _Body) -> None:
+    if not asked.model or len(asked.model) > _MODEL_CHARACTERS:
+        raise invalid("model", f"expected 1 to {_MODEL_CHARACTERS} characters")
+    if asked.input is None:
+        raise InvalidRequest(
+            "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
+        )
+    if asked.background:
+        raise unsupported("background", "Background responses are not supported.")
+    if asked.prompt is not None:
+        raise unsupported("prompt", "Stored prompts are not supported; send 'input'.")
+    if asked.conversation is not None:
+        raise unsupported(
+            "conversation",
+            "Conversations are not supported; use 'previous_response_id' or send all items.",
+        )
+    if asked.truncation not in (None, "auto", "disabled"):
+        raise invalid("truncation", "supported values are 'auto' and 'disabled'")
+    if asked.top_logprobs:
+        _between("top_logprobs", asked.top_logprobs, 0, 20)
+        raise unsupported("top_logprobs", "Only the sampled tokens' logprobs are available.")
+    metadata = asked.metadata or {}
+    if len(metadata) > 16 or any(len(k) > 64 or len(v) > 512 for k, v in metadata.items()):
+        raise invalid("metadata", "at most 16 keys of 64 characters, values of 512, are allowed")
+
+
+def _messages(asked: _Body, most: int) -> list[Message]:
+    assert asked.input is not None, "checked before"
+    messages = messages_of(asked.input, most)
+    if not messages and asked.previous_response_id is None:
+        raise invalid("input", "expected at least one item", "empty_array")
+    if asked.instructions:
+        messages.insert(0, {"role": "system", "content": asked.instructions, INSTRUCTIONS: True})
+    return messages
+
+
+def _sampling(asked: _Body) -> Sampling:
+    if asked.top_p is not None and not 0 < asked.top_p <= 1:
+        raise invalid("top_p", "expected a number above 0 and at most 1")
+    _between("temperature", asked.temperature, 0, 2)
+    _between("max_output_tokens", asked.max_output_tokens, 1, _LARGEST_INT)
+    return Sampling(
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        max_tokens=asked.max_output_tokens,
+        grammar=_grammar(asked.text.format if asked.text else None),
+    )
+
+
+def _between(param: str, value: float | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        bounds = f"at least {low}" if high == _LARGEST_INT else f"from {low} to {high}"
+        raise invalid(param, f"expected a number {bounds}")
+
+
+def _grammar(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A schema that the reply is held to. Raises InvalidRequest."""
+    kind = "text" if form is None else form.get("type")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"json_schema": '{"type":"object"}'}
+    if kind != "json_schema":
+        raise invalid(
+            "text.format.type", "supported values are 'text', 'json_object' and 'json_schema'"
+        )
+    schema = form.get("schema")
+    if not isinstance(schema, dict):
+        raise InvalidRequest(
+            "Missing required parameter: 'text.format.schema'.",
+            param="text.format.schema",
+            code="missing_required_parameter",
+        )
+    check_depth(schema, "text.format.schema")
+    return {"json_schema": msgspec.json.encode(schema).decode()}
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> str:
+    if choice is None or choice in ("auto", "none"):
+        return str(choice or "auto")
+    if choice == "required" or isinstance(choice, dict):
+        raise unsupported(
+            "tool_choice", "Forced tool calls are not supported; use 'auto' or 'none'."
+        )
+    raise invalid("tool_choice", "supported values are 'auto' and 'none'")
+
+
+def _template_kwargs(asked: _Body) -> dict[str, Any]:
+    kwargs = dict(asked.chat_template_kwargs or {})
+    for name in _RESERVED:
+        if name in kwargs:
+            raise invalid("chat_template_kwargs", f"'{name}' is given by the request itself")
+    check_depth(kwargs, "chat_template_kwargs")
+    if asked.reasoning and asked.reasoning.effort is not None:
+        kwargs.setdefault("reasoning_effort", asked.reasoning.effort)
+    return kwargs
+
+
+def _previous(id_: str | None) -> UUID | None:
+    if id_ is None:
+        return None
+    turn_id = turn_of_response(id_)
+    if turn_id is None:
+        raise unknown_previous(id_)
+    return turn_id
+
+
+def _repeated(asked: _Body) -> dict[str, Any]:
+    """What the response repeats of the request, where the request says it."""
+    said = {
+        name: value
+        for name in (
+            "instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
+            "previous_response_id", "prompt_cache_key", "safety_identifier", "store",
+            "temperature", "tool_choice", "tools", "top_p", "user",
+        )
+        if (value := getattr(asked, name)) is not None
+    }  # fmt: skip
+    if asked.reasoning is not None:
+        said["reasoning"] = {
+            "effort": asked.reasoning.effort,
+            "summary": asked.reasoning.summary or asked.reasoning.generate_summary,
+        }
+    if asked.text is not None:
+        said["text"] = {"format": asked.text.format or {"type": "text"}}
+        if asked.text.verbosity is not None:
+            said["text"]["verbosity"] = asked.text.verbosity
+    return repeated(said)

@@ -1,0 +1,249 @@
+"""What a response says: its items, its usage, and the object around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from gateway.records import Conversation, FinishReason, Reply, ToolCall, Usage
+from gateway.wire.base import TokenLogprob
+from gateway.wire.responses_ids import Prefix, input_id, output_id, response_id
+from gateway.wire.responses_tools import flat
+
+Item = dict[str, Any]
+
+#: The key that marks the message made of `instructions`: they are not handed on to a response
+#: that continues this one, and are no input item.
+INSTRUCTIONS = "instructions"
+
+_CUT = (FinishReason.LENGTH, FinishReason.ABORT)
+
+
+def status_of(reason: FinishReason) -> str:
+    return "incomplete" if reason in _CUT else "completed"
+
+
+def response_object(
+    turn_id: UUID,
+    created: float,
+    model: str,
+    echo: Mapping[str, Any],
+    *,
+    status: str,
+    output: Sequence[Item] = (),
+    usage: Usage | None = None,
+    error: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A response. `echo` holds what it repeats of the request."""
+    cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    return {
+        "id": response_id(turn_id),
+        "object": "response",
+        "created_at": int(created),
+        "status": status,
+        "error": error,
+        "incomplete_details": cut,
+        "model": model,
+        "output": list(output),
+        "usage": usage_of(usage) if usage else None,
+        **echo,
+    }
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def repeated(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a response repeats, with the original's values for those left open."""
+    return {
+        "background": False,
+        "instructions": None,
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "prompt_cache_key": None,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": None,
+        "service_tier": "default",
+        "store": True,
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "user": None,
+        **asked,
+    }
+
+
+def stored_response(conversation: Conversation) -> dict[str, Any]:
+    """A stored turn as a response. What is not stored of the request has its default."""
+    sampling = conversation.sampling
+    asked: dict[str, Any] = {
+        "tools": [flat(tool) for tool in conversation.tools],
+        "max_output_tokens": sampling.get("max_tokens"),
+    }
+    for name in ("temperature", "top_p"):
+        if name in sampling:
+            asked[name] = sampling[name]
+    if len(conversation.turns) == 1 and (first := conversation.messages[0]).get(INSTRUCTIONS):
+        asked["instructions"] = first["content"]
+    reason = conversation.finish_reason
+    return response_object(
+        conversation.turn_id,
+        conversation.created_at,
+        conversation.model,
+        repeated(asked),
+        status=status_of(reason),
+        output=output_items(conversation.turn_id, reply_of(conversation.reply), reason),
+        usage=conversation.usage,
+    )
+
+
+def output_items(
+    turn_id: UUID,
+    reply: Reply,
+    reason: FinishReason = FinishReason.STOP,
+    *,
+    summary: bool = False,
+    spaces: Mapping[str, str] | None = None,
+    logprobs: Sequence[TokenLogprob] = (),
+) -> list[Item]:
+    """The items of a whole reply. The last one is incomplete where the reply was cut."""
+    items: list[Item] = []
+    if reply.reasoning:
+        id_ = output_id(Prefix.REASONING, turn_id, 0)
+        items.append(reasoning_item(id_, reply.reasoning, "completed", summary=summary))
+    if reply.text or not reply.tool_calls:
+        id_ = output_id(Prefix.MESSAGE, turn_id, len(items))
+        items.append(message_item(id_, [text_part(reply.text, logprobs)], "completed"))
+    for call in reply.tool_calls:
+        id_ = output_id(Prefix.CALL, turn_id, len(items))
+        items.append(call_item(id_, call, "completed", (spaces or {}).get(call.name)))
+    items[-1]["status"] = status_of(reason)
+    return items
+
+
+def reasoning_item(id_: str, text: str, status: str, *, summary: bool) -> Item:
+    """Reasoning in the open, or in the place of the summary that was asked for."""
+    item: Item = {"type": "reasoning", "id": id_, "summary": [], "status": status}
+    if summary:
+        item["summary"] = [{"type": "summary_text", "text": text}] if text else []
+    else:
+        item["content"] = [{"type": "reasoning_text", "text": text}] if text else []
+    return item
+
+
+def message_item(id_: str, content: Sequence[Item], status: str) -> Item:
+    return {
+        "type": "message",
+        "id": id_,
+        "role": "assistant",
+        "status": status,
+        "content": list(content),
+    }
+
+
+def call_item(id_: str, call: ToolCall, status: str, namespace: str | None = None) -> Item:
+    item: Item = {
+        "type": "function_call",
+        "id": id_,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": status,
+    }
+    if namespace is not None:
+        item["namespace"] = namespace
+    return item
+
+
+def text_part(text: str, logprobs: Sequence[TokenLogprob] = ()) -> Item:
+    return {
+        "type": "output_text",
+        "text": text,
+        "annotations": [],
+        "logprobs": [logprob(token) for token in logprobs],
+    }
+
+
+def logprob(token: TokenLogprob) -> Item:
+    return {
+        "token": token.text,
+        "logprob": token.logprob,
+        "bytes": list(token.raw),
+        "top_logprobs": [],
+    }
+
+
+def reply_of(message: Mapping[str, Any]) -> Reply:
+    """A stored reply, or an assistant message that a client sent."""
+    return Reply(
+        text=_plain(message.get("content")),
+        reasoning=message.get("reasoning_content") or "",
+        tool_calls=tuple(
+            ToolCall(id=call["id"], **call["function"]) for call in message.get("tool_calls") or ()
+        ),
+    )
+
+
+def input_items(conversation: Conversation) -> list[Item]:
+    """Everything before the reply as items, the oldest first, without `instructions`."""
+    items: list[Item] = []
+    for turn in conversation.turns:
+        count = 0
+        for message in turn.messages:
+            if not message.get(INSTRUCTIONS):
+                found = _given(message, turn.turn_id, count)
+                items += found
+                count += len(found)
+        if turn.turn_id != conversation.turn_id:
+            items += output_items(turn.turn_id, reply_of(turn.reply))
+    return items
+
+
+def _given(message: Mapping[str, Any], turn_id: UUID, index: int) -> list[Item]:
+    role, content = message["role"], message.get("content")
+    if role == "assistant":
+        items = output_items(turn_id, reply_of(message))
+        for number, item in enumerate(items, index):
+            item["id"] = input_id(Prefix(item["id"].partition("_")[0]), turn_id, number)
+        return items
+    if role == "tool":
+        return [
+            {
+                "type": "function_call_output",
+                "id": input_id(Prefix.CALL_OUTPUT, turn_id, index),
+                "call_id": message["tool_call_id"],
+                "output": _plain(content),
+                "status": "completed",
+            }
+        ]
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    return [
+        {
+            "type": "message",
+            "id": input_id(Prefix.MESSAGE, turn_id, index),
+            "role": role,
+            "status": "completed",
+            "content": [{"type": "input_text", "text": part["text"]} for part in parts],
+        }
+    ]
+
+
+def _plain(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(part.get(part["type"]) or "" for part in content)
+    return content if isinstance(content, str) else ""
