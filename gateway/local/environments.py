@@ -37,12 +37,14 @@ Say = Callable[[str], None]
 class Environment:
     """A virtual environment: where it is and what it holds.
 
-    `project` is a checkout to install in editable form.
+    `project` is a checkout to install in editable form. `torch` says that the locks hold torch,
+    whose own libraries differ between builds and are added after them.
     """
 
     directory: Path
     locks: tuple[Path, ...]
     project: Path | None = None
+    torch: bool = True
 
     @property
     def python(self) -> Path:
@@ -99,9 +101,10 @@ class Environment:
         pip = self._create()
         pinned = [flag for lock in self.locks for flag in ("-r", str(lock))]
         _run([*pip, "install", "--no-deps", *pinned], "installing the locked packages")
-        # A torch built for CUDA names its own libraries exactly; one for the CPU names none.
-        bounds = [flag for lock in self.locks for flag in ("-c", str(lock))]
-        _run([*pip, "install", *bounds, "torch"], "completing torch")
+        if self.torch:
+            # A torch built for CUDA names its own libraries exactly; one for the CPU names none.
+            bounds = [flag for lock in self.locks for flag in ("-c", str(lock))]
+            _run([*pip, "install", *bounds, "torch"], "completing torch")
         if self.project is not None:
             editable = ["--no-deps", "--no-build-isolation", "-e", str(self.project)]
             _run([*pip, "install", *editable], "installing the project")

@@ -15,25 +15,15 @@ import pytest
 
 from gateway.config import Settings
 from tests.fakes import FakeSglang
-from tests.running import Gateway as Running
+from tests.fixtures_gateway import Gateway as Served
 from tests.running import gateway_values, make_keys, running_gateway
 from tests.unit.anthropic_client import events, message_of
 from tests.unit.chat_models import REASONING, write_model
 
 
 @dataclass(kw_only=True)
-class Gateway(Running):
-    engine: FakeSglang
+class Gateway(Served):
     http: aiohttp.ClientSession
-
-    def says(self, text: str) -> list[int]:
-        """Have the engine reply with a text; the ids that it will sample."""
-        ids = [
-            *self.services.tokenizer.encode(text),
-            self.services.tokenizer.facts.stop_token_ids[0],
-        ]
-        self.engine.replies.append(ids)
-        return ids
 
     async def post(
         self, body: dict[str, Any], path: str = "messages", **headers: str

@@ -60,6 +60,14 @@ def test_builds_once_from_the_lock_alone(tmp_path: Path, steps: list[list[str]])
     assert len(said) == 2
 
 
+def test_an_environment_without_torch_is_its_lock(tmp_path: Path, steps: list[list[str]]) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("one==1.0\n")
+    env = Environment(tmp_path / "env", (lock,), torch=False)
+    env.ensure(lambda _: None)
+    assert [step[3:] for step in steps[1:]] == [["install", "--no-deps", "-r", str(lock)]]
+
+
 def test_a_changed_lock_builds_from_nothing(tmp_path: Path, steps: list[list[str]]) -> None:
     make(tmp_path).ensure(print)
     (tmp_path / "env" / "old").touch()

@@ -1,0 +1,119 @@
+"""The official Anthropic client, in an environment of its own, against a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import Settings
+from tests.clients import client_python, run_client
+from tests.fakes import FakeSglang
+from tests.fixtures_gateway import Gateway
+from tests.running import gateway_values, make_keys, running_gateway
+from tests.unit.chat_models import REASONING, write_model
+
+CALLS = (
+    "<think>\nTwo cities.\n</think>\n\nLet me see.\n"
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+)
+DONE = "<think>\nGood.\n</think>\n\nWarm."
+
+
+@pytest.fixture(scope="session")
+async def python() -> Path:
+    return await asyncio.to_thread(client_python, "anthropic")
+
+
+@pytest.fixture
+async def gateway(
+    database_url: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> AsyncIterator[Gateway]:
+    """A gateway whose model reasons and calls tools."""
+    model = write_model(tmp_path_factory.mktemp("reasons") / "model", REASONING)
+    async with FakeSglang(model_path=model) as engine:
+        keys = await make_keys(database_url, "tiny")
+        settings = Settings(**gateway_values(database_url, model, engine.url, tmp_path))
+        async with running_gateway(settings, keys) as running:
+            yield Gateway(url=running.url, keys=keys, services=running.services, engine=engine)
+
+
+async def session(gateway: Gateway, python: Path, doing: str) -> Any:
+    return await run_client(
+        python,
+        "anthropic_session.py",
+        doing,
+        ANTHROPIC_BASE_URL=gateway.url,
+        ANTHROPIC_API_KEY=gateway.keys.agent,
+    )
+
+
+def check_exchange(first: dict[str, Any], last: dict[str, Any]) -> None:
+    thinking, text, one, two = first["content"]
+    assert thinking["thinking"] == "Two cities."
+    assert text["text"] == "Let me see."
+    assert [(call["name"], call["input"]) for call in (one, two)] == [
+        ("get_weather", {"city": "Zürich"}),
+        ("get_weather", {"city": "Oslo"}),
+    ]
+    assert first["stop_reason"] == "tool_use"
+    assert [block["type"] for block in last["content"]] == ["thinking", "text"]
+    assert last["content"][1]["text"] == "Warm."
+    assert last["stop_reason"] == "end_turn"
+
+
+async def check_turns(gateway: Gateway, first: dict[str, Any]) -> None:
+    """The second turn extends the ids of the first, and its results are in order."""
+    one, two = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert (two["parent_id"], two["branch_reason"]) == (one["id"], None)
+    assert [row["stream_mismatch"] for row in (one, two)] == [False, False]
+    assert [message["content"] for message in two["messages"]] == ["Zürich: 21", "Oslo: 21"]
+    usage = first["usage"]
+    seen = usage["input_tokens"] + (usage["cache_read_input_tokens"] or 0)
+    assert seen == one["prompt_len"] == len(gateway.engine.requests[0]["input_ids"])
+    assert usage["output_tokens"] == one["completion_len"]
+
+
+async def test_a_whole_exchange(gateway: Gateway, python: Path) -> None:
+    gateway.says(CALLS)
+    gateway.says(DONE)
+    seen = await session(gateway, python, "plain")
+    check_exchange(seen["first"], seen["last"])
+    await check_turns(gateway, seen["first"])
+    assert seen["counted"] == len(gateway.engine.requests[0]["input_ids"])
+    assert seen["request_id"].startswith("req_")
+
+
+async def test_a_whole_exchange_streamed(gateway: Gateway, python: Path) -> None:
+    gateway.says(CALLS)
+    gateway.says(DONE)
+    seen = await session(gateway, python, "streamed")
+    check_exchange(seen["first"], seen["last"])
+    await check_turns(gateway, seen["first"])
+    assert seen["text"] == "Warm."
+    assert {"thinking", "signature", "text", "input_json", "message_stop"} <= set(seen["kinds"])
+
+
+async def test_the_tool_runner_sends_the_whole_conversation(gateway: Gateway, python: Path) -> None:
+    gateway.says(CALLS)
+    gateway.says(DONE)
+    first, last = (await session(gateway, python, "runner"))["messages"]
+    check_exchange(first, last)
+    await check_turns(gateway, first)
+
+
+async def test_errors_are_those_that_the_client_knows(gateway: Gateway, python: Path) -> None:
+    gateway.engine.faults.refuse = (503, "The request queue is full.")
+    seen = await session(gateway, python, "errors")
+    assert {name: (error["class"], error["status"]) for name, error in seen.items()} == {
+        "key": ("AuthenticationError", 401),
+        "model": ("NotFoundError", 404),
+        "length": ("BadRequestError", 400),
+        "overloaded": ("OverloadedError", 529),
+    }
+    assert "prompt is too long" in seen["length"]["message"]
+    assert all(error["request_id"].startswith("req_") for error in seen.values())
