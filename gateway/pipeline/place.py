@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -11,7 +11,6 @@ from gateway.config import Settings
 from gateway.errors import StoreError
 from gateway.records import (
     Candidate,
-    FinishReason,
     Principal,
     Resolution,
     SessionRecord,
@@ -19,22 +18,21 @@ from gateway.records import (
     new_id,
 )
 from gateway.resolve import (
-    Attempt,
+    RETRY_WINDOW_S,
     NamedSession,
-    Prefix,
+    echoed,
     prefixes,
     request_hash,
     resolve,
-    retry_of,
+    retried,
     seed,
+    told_session,
 )
+from gateway.store.recent import Wanted
 from gateway.store.turns import TurnStore
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
-
-#: How far back the first attempt of a retry may lie.
-RETRY_WINDOW_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,80 +56,83 @@ class Placer:
     async def place(self, principal: Principal, request: TurnRequest, now: float) -> Place:
         """Place a request inside the tenant of its key. Raises nothing for a Postgres outage."""
         start = seed(principal.key_id, request.model)
-        found = prefixes(request.messages, start)
-        named, candidates = await self._look_up(principal, request, found)
-        resolution = resolve(request, found=found, named=named, candidates=candidates)
+        digest = request_hash(request.messages, request.tools, start)
+        found, echoes = prefixes(request.messages, start), echoed(request.messages, start)
+        name = request.session_name or told_session(request.messages)
+        wanted = Wanted(
+            chains=[prefix.hash for prefix in found],
+            echoes=[echo.key for echo in echoes],
+            request=digest,
+            since=now - RETRY_WINDOW_S,
+            previous=request.previous_turn,
+        )
+        names = [each for each in (name, request.parent_session_name) if each is not None]
+        sessions, candidates = await self._look_up(principal, names, wanted)
+        named = None if name is None else sessions.get(name, NamedSession(id=None))
+        retry = retried(request, digest, _attempts(candidates, named), now)
+        resolution = resolve(
+            request, found=found, named=named, candidates=candidates, echoes=echoes, retry=retry
+        )
         kind = self._classifier.classify(request, resolution)
+        caller = sessions.get(request.parent_session_name or "")
         session = SessionRecord(
             id=resolution.session_id or new_id(),
             tenant_id=principal.tenant_id,
             key_id=principal.key_id,
             lineage_id=principal.lineage_id,
-            external_id=request.session_name,
+            external_id=name,
             resolved_by=resolution.rule,
             model=request.model,
             client=request.client,
             user=request.user,
             ambiguous=resolution.ambiguous,
+            parent_session_id=caller.id if caller else resolution.parent_session_id,
             seen_at=now,
         )
         if self._debug:
-            parent = resolution.parent
-            log.info(
-                "decided",
-                session_id=str(session.id),
-                resolve_rule=resolution.rule,
-                ambiguous=resolution.ambiguous,
-                parent=str(parent.turn_id) if parent else None,
-                branch_reason=resolution.branch_reason,
-                kind=kind.kind,
-                kind_rule=kind.rule,
-                confidence=kind.confidence,
-            )
-        digest = request_hash(request.messages, request.tools)
+            _log_decision(session, resolution, kind, retry)
         return Place(
             session=session,
             resolution=resolution,
             kind=kind,
             seed=start,
             request_hash=digest,
-            retry_of=await self._retry_of(principal, request, digest, now),
+            retry_of=retry.turn_id if retry else None,
         )
 
-    async def _retry_of(
-        self, principal: Principal, request: TurnRequest, digest: bytes, now: float
-    ) -> UUID | None:
-        """The turn that a client which says it is trying again asks for again."""
-        if not request.retry_count:
-            return None
-        try:
-            stored = await self._turns.find_by_request(
-                principal.tenant_id, principal.key_id, digest, now - RETRY_WINDOW_S
-            )
-        except StoreError:
-            return None
-        attempts = [
-            Attempt(
-                turn_id=turn.turn_id,
-                request_hash=digest,
-                idempotency_key=None,
-                delivered=turn.finish_reason is not FinishReason.ABORT,
-                created_at=turn.created_at,
-            )
-            for turn in stored
-        ]
-        return retry_of(request, digest, attempts, now)
-
     async def _look_up(
-        self, principal: Principal, request: TurnRequest, found: Sequence[Prefix]
-    ) -> tuple[NamedSession | None, Sequence[Candidate]]:
-        tenant, name = principal.tenant_id, request.session_name
-        named = None if name is None else NamedSession(id=None)
+        self, principal: Principal, names: Sequence[str], wanted: Wanted
+    ) -> tuple[Mapping[str, NamedSession], Sequence[Candidate]]:
+        tenant = principal.tenant_id
         try:
-            if name is not None:
-                named = await self._turns.named_session(tenant, name)
-            return named, await self._turns.find_candidates(tenant, [each.hash for each in found])
+            sessions = await self._turns.named_sessions(tenant, names) if names else {}
+            return sessions, await self._turns.find_candidates(tenant, wanted)
         except StoreError as error:
-            # Serving goes on without Postgres: the turn starts a session of its own.
+            # Serving goes on without Postgres, with what this process has stored itself.
             log.warning("resolve_without_store", error=error.message)
-            return named, ()
+            sessions = self._turns.recent_sessions(tenant, names)
+            return sessions, self._turns.recent_candidates(tenant, wanted)
+
+
+def _attempts(candidates: Iterable[Candidate], named: NamedSession | None) -> list[Candidate]:
+    """Two sessions that ask the same are no retry of each other."""
+    return [turn for turn in candidates if named is None or turn.session_id == named.id]
+
+
+def _log_decision(
+    session: SessionRecord, resolution: Resolution, kind: Kind, retry: Candidate | None
+) -> None:
+    parent = resolution.parent
+    log.info(
+        "decided",
+        session_id=str(session.id),
+        parent_session=str(session.parent_session_id) if session.parent_session_id else None,
+        resolve_rule=resolution.rule,
+        ambiguous=resolution.ambiguous,
+        parent=str(parent.turn_id) if parent else None,
+        retry_of=str(retry.turn_id) if retry else None,
+        branch_reason=resolution.branch_reason,
+        kind=kind.kind,
+        kind_rule=kind.rule,
+        confidence=kind.confidence,
+    )

@@ -35,7 +35,7 @@ class Recorder:
         if not call.principal.capture:
             return
         await self._store(call.place.session, turn)
-        self._turns.remember(turn)
+        self._turns.remember(turn, session=call.place.session)
         log.info(
             "served",
             turn_id=str(turn.id),

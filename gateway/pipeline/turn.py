@@ -23,7 +23,7 @@ from gateway.records import (
     TurnRequest,
     Usage,
 )
-from gateway.resolve import chain, head_hash
+from gateway.resolve import chain, echoes_of, head_hash
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,6 +146,10 @@ def turn_record(
         logprobs=sampled.logprobs,
         spans=finish.spans,
         sampling=sampling,
+        idempotency_key=request.idempotency_key,
+        delivered=finish_reason is not FinishReason.ABORT,
+        response_store=request.store,
+        echoes=echoes_of(request.messages, message, place.seed),
         finish_reason=finish_reason,
         finish_detail=finish.detail,
         trainable=reason is None,

@@ -8,7 +8,7 @@ from gateway.records.conversation import Conversation, Exchanged
 from gateway.records.generation import Chunk, Finish, FinishReason, Generation
 from gateway.records.ids import new_id
 from gateway.records.judgement import JobState, JudgeJob, Judgement
-from gateway.records.message import Message
+from gateway.records.message import Message, is_remark, plain_text
 from gateway.records.placement import Candidate, Resolution, Trail
 from gateway.records.policy import (
     PolicyKind,
@@ -63,5 +63,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "VersionSpan",
+    "is_remark",
     "new_id",
+    "plain_text",
 ]

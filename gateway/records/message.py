@@ -1,4 +1,4 @@
-"""One chat message, in one form."""
+"""One chat message, in one form, and what it says."""
 
 from __future__ import annotations
 
@@ -8,3 +8,20 @@ from typing import Any
 #: One chat message in OpenAI form (`role`, `content`, `tool_calls`, …), decoded JSON. Every
 #: dialect is turned into this form at the edge; unknown keys are kept for the template.
 Message = Mapping[str, Any]
+
+#: OpenClaw tells the model its state in a user message of its own, which it moves behind the
+#: newest message at each request: nobody has said it.
+_REMARK = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
+
+
+def plain_text(message: Message) -> str:
+    """All text of a message, its parts joined."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or part.get("refusal") or "" for part in content or ())
+
+
+def is_remark(message: Message) -> bool:
+    """Whether an agent wrote this user message about itself, for the model alone."""
+    return message["role"] == "user" and plain_text(message).startswith(_REMARK)

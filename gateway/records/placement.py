@@ -12,12 +12,14 @@ from gateway.records.request import TurnKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A stored turn whose reply ends a prefix of a request: a possible parent."""
+    """A stored turn that a request may continue, or ask for again.
+
+    `echo` is the key of `resolve.echoes` that found it, `user` the person its session is of.
+    """
 
     turn_id: UUID
     session_id: UUID
     lineage_id: UUID
-    key_id: UUID
     chain_hash: bytes
     depth: int
     message_count: int
@@ -26,6 +28,12 @@ class Candidate:
     finish_reason: FinishReason
     continued: bool
     created_at: float
+    parent_id: UUID | None = None
+    request_hash: bytes = b""
+    idempotency_key: str | None = None
+    delivered: bool = True
+    echo: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,7 @@ class Resolution:
     (all of them at a root). `branch_reason` is why the parent's ids cannot be extended, as far
     as the messages tell, or why there is no parent; None is the normal case. `ambiguous`: other
     turns matched as well. `beside_tools`: the session that was named has turns with tools.
+    `parent_session_id`: the session that this one was forked or called from.
     """
 
     session_id: UUID | None
@@ -45,6 +54,7 @@ class Resolution:
     branch_reason: str | None = None
     ambiguous: bool = False
     beside_tools: bool = False
+    parent_session_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

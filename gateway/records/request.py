@@ -23,7 +23,9 @@ class TurnRequest:
     """One call of an agent, whatever its dialect, checked and in one form.
 
     `session_name` and `declared_kind` are what the client says of itself; None where it is
-    silent, which is the normal case. `turn_type` is the client's own word for the call, as sent.
+    silent, which is the normal case; `parent_session_name` is the session that a sub-agent was
+    called from, `marker` the kind of call beside the main line that its headers reveal.
+    `turn_type` is the client's own word for the call, as sent.
     `tool_choice` is `auto`, `none` (tools are shown, calls are text) or what the engine enforces.
     `call_prefix` begins the ids of tool calls. With `shorten`, a reply is cut to what the context
     leaves where more was allowed; without, such a request is refused.
@@ -44,6 +46,8 @@ class TurnRequest:
     choices: int = 1
     top_logprobs: int | None = None
     session_name: str | None = None
+    parent_session_name: str | None = None
+    marker: str = ""
     declared_kind: TurnKind | None = None
     turn_type: str = ""
     session_done: bool = False

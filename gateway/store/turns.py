@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from gateway.records import Candidate, FinishReason, Trail, TurnKind, TurnRecord
+from gateway.classify import COMPACTION
+from gateway.records import (
+    Candidate,
+    FinishReason,
+    SessionRecord,
+    Trail,
+    TurnKind,
+    TurnRecord,
+)
 from gateway.resolve import NamedSession
 from gateway.store.database import Database, seconds
 from gateway.store.packing import scrub
+from gateway.store.recent import RecentTurns, Wanted
 from gateway.store.trails import CHAIN, TrailCache, assemble, of_turn
 
 #: Equal conversations of one tenant beyond these are told apart by nothing anyway.
@@ -19,49 +28,70 @@ _MOST_CANDIDATES = 64
 
 _CACHE_BYTES = 64 * 1024 * 1024
 
-# `{turns}` picks turns, bounded, before anything is joined to them: the planner is left no choice.
-_CANDIDATES = """
-SELECT t.id, t.session_id, t.lineage_id, s.key_id, t.chain_hash, t.depth, t.message_count, t.kind,
-    t.tools_hash, t.finish_reason, {created_at} AS created_at,
-    EXISTS (SELECT FROM turns c WHERE c.parent_id = t.id AND c.retry_of IS NULL) AS continued
-FROM ({turns}) AS t JOIN sessions s ON s.id = t.session_id
+_COLUMNS = """
+id, session_id, lineage_id, parent_id, chain_hash, depth, message_count, kind, tools_hash,
+finish_reason, created_at, request_hash, idempotency_key, delivered
 """
 
-_TURNS_BY_CHAIN = f"""
-SELECT * FROM turns WHERE tenant_id = $1 AND chain_hash = ANY($2::bytea[])
-ORDER BY message_count DESC, id DESC LIMIT {_MOST_CANDIDATES}
-"""  # noqa: S608 - made of constants
-
-_TURNS_BY_REQUEST = f"""
-SELECT * FROM turns
-WHERE tenant_id = $1 AND request_hash = $3 AND created_at >= to_timestamp($4)
-ORDER BY created_at DESC LIMIT {_MOST_CANDIDATES}
-"""  # noqa: S608
-
-_LAST_MAIN_TURN = """
-SELECT * FROM turns WHERE session_id = $1 AND kind = 'main' ORDER BY id DESC LIMIT 1
-"""
-
-
-def _candidates(turns: str) -> str:
-    return _CANDIDATES.format(turns=turns, created_at=seconds("t.created_at"))
-
-
-FIND_CANDIDATES = f"{_candidates(_TURNS_BY_CHAIN)} ORDER BY t.message_count DESC, t.id DESC"
-
-_FIND_BY_REQUEST = (
-    f"{_candidates(_TURNS_BY_REQUEST)} WHERE s.key_id = $2 ORDER BY t.created_at DESC"
+#: Before revision 0002 nothing said more of delivery than that a turn was cut off.
+_COLUMNS_0001 = _COLUMNS.replace(
+    "idempotency_key, delivered",
+    "NULL::text AS idempotency_key, finish_reason <> 'abort' AS delivered",
 )
 
-_LAST_MAIN = _candidates(_LAST_MAIN_TURN)
+_OF_ECHOES = f"""
+SELECT {_COLUMNS.replace("id, session_id", "t.id, session_id", 1)}, e.id AS echo
+FROM echoes e JOIN turns t ON t.id = e.turn_id AND t.tenant_id = $1
+WHERE e.tenant_id = $1 AND e.id = ANY($3::text[]) LIMIT {_MOST_CANDIDATES}
+"""  # noqa: S608 - made of constants
 
-_BY_NAME = """
-SELECT s.id, count(t.id) AS turns, coalesce(bool_or(t.tools <> '[]'), false) AS has_tools
-FROM sessions s LEFT JOIN LATERAL (
-    SELECT id, tools FROM turns WHERE session_id = s.id ORDER BY id DESC LIMIT 32
-) t ON true
-WHERE s.tenant_id = $1 AND s.external_id = $2 GROUP BY s.id
+_OF_ECHOES_0001 = f"""
+SELECT {_COLUMNS_0001}, NULL::text FROM turns WHERE false AND kind = ANY($3::text[])
+"""  # noqa: S608
+
+# Each arm picks turns by an index of its own, bounded, before anything is joined to them: the
+# planner is left no choice.
+_CANDIDATES = """
+SELECT t.id, t.session_id, t.lineage_id, t.parent_id, t.chain_hash, t.depth, t.message_count,
+    t.kind, t.tools_hash, t.finish_reason, t.request_hash, t.idempotency_key, t.delivered, t.echo,
+    s.end_user AS "user", {created_at} AS created_at,
+    EXISTS (SELECT FROM turns c WHERE c.parent_id = t.id AND c.retry_of IS NULL) AS continued
+FROM (
+    (SELECT {columns}, NULL::text AS echo FROM turns
+     WHERE tenant_id = $1 AND chain_hash = ANY($2::bytea[])
+     ORDER BY message_count DESC, id DESC LIMIT {most})
+    UNION ALL ({of_echoes})
+    UNION ALL
+    (SELECT {columns}, NULL FROM turns
+     WHERE tenant_id = $1 AND request_hash = $4 AND created_at >= to_timestamp($5)
+     ORDER BY created_at DESC LIMIT {most})
+    UNION ALL
+    (SELECT {columns}, NULL FROM turns WHERE tenant_id = $1 AND id = $6)
+) AS t JOIN sessions s ON s.id = t.session_id
+ORDER BY t.message_count DESC, t.id DESC
 """
+
+
+def find_candidates_sql(revision: str) -> str:
+    """The one query that finds parents and first attempts, for a schema."""
+    old = revision == "0001"
+    return _CANDIDATES.format(
+        columns=_COLUMNS_0001 if old else _COLUMNS,
+        of_echoes=_OF_ECHOES_0001 if old else _OF_ECHOES,
+        created_at=seconds("t.created_at"),
+        most=_MOST_CANDIDATES,
+    )
+
+
+_BY_NAME = f"""
+SELECT s.external_id, s.id, count(t.id) AS turns,
+    coalesce(bool_or(t.tools <> '[]'), false) AS has_tools,
+    coalesce((array_agg(t.kind_rule ORDER BY t.id DESC))[1] = '{COMPACTION}', false) AS compacted
+FROM sessions s LEFT JOIN LATERAL (
+    SELECT id, tools, kind_rule FROM turns WHERE session_id = s.id ORDER BY id DESC LIMIT 32
+) t ON true
+WHERE s.tenant_id = $1 AND s.external_id = ANY($2::text[]) GROUP BY s.id
+"""  # noqa: S608
 
 # No turn is left without a word: those that nothing followed say so.
 _CLOSE = """
@@ -108,38 +138,53 @@ class TurnStore:
         self._database = database
         self._patience_s = database.settings.commit_timeout_s
         self._cache = TrailCache(cache_turns, cache_bytes)
+        self._recent = RecentTurns(cache_turns)
 
-    async def find_candidates(self, tenant_id: UUID, hashes: Sequence[bytes]) -> list[Candidate]:
-        """Stored turns whose chain hash is one of `hashes`, the deepest first, the newest first.
+    async def find_candidates(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
+        """Stored turns by any of what is wanted, the deepest first, the newest first.
 
-        One indexed query whatever the number of hashes.
+        One query, of which each part uses an index, whatever the number of keys. A turn that is
+        found by several is listed several times.
         """
-        if not hashes:
-            return []
         rows = await self._database.fetch(
-            FIND_CANDIDATES, tenant_id, list(hashes), timeout_s=self._patience_s
+            find_candidates_sql(self._database.revision),
+            tenant_id,
+            list(wanted.chains),
+            list(wanted.echoes),
+            wanted.request,
+            wanted.since,
+            wanted.previous,
+            timeout_s=self._patience_s,
         )
-        return [_candidate(row) for row in rows]
+        return self._recent.merged(tenant_id, wanted, map(_candidate, rows))
 
-    async def find_by_request(
-        self, tenant_id: UUID, key_id: UUID, request_hash: bytes, since: float
-    ) -> list[Candidate]:
-        """Turns of a key that answered the same body since a time, the newest first."""
-        rows = await self._database.fetch(_FIND_BY_REQUEST, tenant_id, key_id, request_hash, since)
-        return [_candidate(row) for row in rows]
+    def recent_candidates(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
+        """The same of what this process stored last, for when Postgres is away."""
+        return self._recent.find(tenant_id, wanted)
 
-    async def last_main_turn(self, session_id: UUID) -> Candidate | None:
-        row = await self._database.fetchrow(_LAST_MAIN, session_id)
-        return _candidate(row) if row else None
-
-    async def named_session(self, tenant_id: UUID, external_id: str) -> NamedSession:
-        """The session that a client's own name means inside its tenant, by its latest turns."""
-        row = await self._database.fetchrow(
-            _BY_NAME, tenant_id, scrub(external_id), timeout_s=self._patience_s
+    async def named_sessions(
+        self, tenant_id: UUID, names: Collection[str]
+    ) -> dict[str, NamedSession]:
+        """The sessions that clients' own names mean inside a tenant, by their latest turns."""
+        stored = {scrub(name): name for name in names}
+        rows = await self._database.fetch(
+            _BY_NAME, tenant_id, list(stored), timeout_s=self._patience_s
         )
-        if row is None:
-            return NamedSession(id=None)
-        return NamedSession(id=row["id"], turns=row["turns"], has_tools=row["has_tools"])
+        found = {
+            stored[row["external_id"]]: NamedSession(
+                id=row["id"],
+                turns=row["turns"],
+                has_tools=row["has_tools"],
+                compacted=row["compacted"],
+            )
+            for row in rows
+        }
+        return self.recent_sessions(tenant_id, names) | found
+
+    def recent_sessions(self, tenant_id: UUID, names: Collection[str]) -> dict[str, NamedSession]:
+        """The same of what this process stored last."""
+        known = {name: self._recent.named(tenant_id, name) for name in names}
+        return {name: NamedSession(id=id_, turns=1) for name, id_ in known.items() if id_}
 
     async def exists(self, tenant_id: UUID, turn_id: UUID) -> bool:
         found: bool = await self._database.fetchval(
@@ -159,8 +204,15 @@ class TurnStore:
             self._cache.put(tenant_id, trail)
         return trail
 
-    def remember(self, turn: TurnRecord, parent: Trail | None = None) -> None:
-        """Keep the ids of a turn that was just stored; its parent's where they are at hand."""
+    def remember(
+        self,
+        turn: TurnRecord,
+        parent: Trail | None = None,
+        session: SessionRecord | None = None,
+    ) -> None:
+        """Keep a turn that was just stored: its ids, and with its session how it is found."""
+        if session is not None:
+            self._recent.add(turn, session)
         if parent is None and turn.parent_id is not None:
             parent = self._cache.get(turn.tenant_id, turn.parent_id)
         if (trail := of_turn(turn, parent)) is not None:

@@ -120,6 +120,8 @@ class AnthropicMessages:
             call_prefix="toolu_",
             shorten=True,
             session_name=who.session_name or user.session_name,
+            parent_session_name=who.parent_session_name,
+            marker=who.marker,
             declared_kind=who.declared_kind,
             turn_type=who.turn_type,
             session_done=who.session_done,

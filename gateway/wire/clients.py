@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.errors import InvalidRequest
 from gateway.records import TurnKind
 
-#: Headers that name a session, the plainest first. The ones after the first of a row name a part
-#: of it (a sub-agent, a thread) and so make a session of their own.
-SESSION_HEADERS: tuple[tuple[str, ...], ...] = (
-    ("x-session-id",),
-    ("x-claude-code-session-id", "x-claude-code-agent-id"),
-    ("session-id", "thread-id"),  # codex
-    ("session_id",),  # pi
-    ("x-opencode-session",),
-    ("x-session-affinity",),  # opencode
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Headers of one agent.
+
+    `part` names a part of the session (a sub-agent, a thread), which is a session of its own;
+    `parent` the part, or the session, that called it.
+    """
+
+    session: str
+    part: str | None = None
+    parent: str | None = None
+
+
+#: The plainest first.
+NAMINGS = (
+    Naming("x-session-id", parent="x-parent-session-id"),  # opencode, and whoever says so
+    Naming("x-claude-code-session-id", "x-claude-code-agent-id"),
+    Naming("session-id", "thread-id", "x-codex-parent-thread-id"),  # codex
+    Naming("session_id"),  # pi
+    Naming("x-opencode-session"),
+    Naming("x-session-affinity", parent="x-parent-session-id"),  # opencode
 )
 
 _KINDS = {"main": TurnKind.MAIN, "side": TurnKind.SIDE}
 _TRUE = ("1", "true", "yes")
 _CLIENT_CHARACTERS = 200
+_METADATA_CHARACTERS = 8_192
+_REQUEST_KIND = re.compile(r'"request_kind":\s*"(\w+)"')
 _MOST_RETRIES = 1_000
 
 
@@ -30,6 +46,8 @@ class Caller:
     """What the headers of one request say."""
 
     session_name: str | None
+    parent_session_name: str | None
+    marker: str
     declared_kind: TurnKind | None
     turn_type: str
     session_done: bool
@@ -42,8 +60,11 @@ def caller(headers: Mapping[str, str], max_id_bytes: int) -> Caller:
     """Read the headers. Raises InvalidRequest for an id that is too long or not printable."""
     turn_type = _printable(headers.get("x-turn-type", ""))
     retries = headers.get("x-stainless-retry-count", "")
+    name, parent = _session_names(headers, max_id_bytes)
     return Caller(
-        session_name=_session_name(headers, max_id_bytes),
+        session_name=name,
+        parent_session_name=parent,
+        marker=_marker(headers, parent),
         declared_kind=_KINDS.get(turn_type.lower()),
         turn_type=turn_type,
         session_done=headers.get("x-session-done", "").strip().lower() in _TRUE,
@@ -53,16 +74,33 @@ def caller(headers: Mapping[str, str], max_id_bytes: int) -> Caller:
     )
 
 
-def _session_name(headers: Mapping[str, str], max_id_bytes: int) -> str | None:
-    for row in SESSION_HEADERS:
-        first = _opaque(headers, row[0], max_id_bytes)
-        if first is None:
+def _session_names(headers: Mapping[str, str], max_id_bytes: int) -> tuple[str | None, str | None]:
+    """(the session's name, that of the session which called it)."""
+    for naming in NAMINGS:
+        session = _opaque(headers, naming.session, max_id_bytes)
+        if session is None:
             continue
-        parts = [_opaque(headers, name, max_id_bytes) for name in row[1:]]
-        name = "/".join([first, *(part for part in parts if part and part != first)])
-        _check_length(name, row[0], max_id_bytes)
-        return name
-    return None
+        part = _opaque(headers, naming.part, max_id_bytes) if naming.part else None
+        parent = _opaque(headers, naming.parent, max_id_bytes) if naming.parent else None
+        name = _joined(session, part)
+        if naming.part is not None:
+            parent = _joined(session, parent) if part not in (None, session) else None
+        _check_length(name, naming.session, max_id_bytes)
+        return name, None if parent == name else parent
+    return None, None
+
+
+def _joined(session: str, part: str | None) -> str:
+    return session if part in (None, session) else f"{session}/{part}"
+
+
+def _marker(headers: Mapping[str, str], parent: str | None) -> str:
+    """`subagent`, `compaction` or nothing, as codex says it or as a parent session shows."""
+    codex = headers.get("x-openai-subagent", "").strip().lower()
+    kind = _REQUEST_KIND.search(headers.get("x-codex-turn-metadata", "")[:_METADATA_CHARACTERS])
+    if codex == "compact" or (kind is not None and kind.group(1) == "compaction"):
+        return "compaction"
+    return "subagent" if codex or parent is not None else ""
 
 
 def _opaque(headers: Mapping[str, str], name: str, max_id_bytes: int) -> str | None:

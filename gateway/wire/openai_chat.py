@@ -108,6 +108,8 @@ class OpenAIChat:
             choices=choices,
             top_logprobs=_top_logprobs(asked),
             session_name=who.session_name,
+            parent_session_name=who.parent_session_name,
+            marker=who.marker,
             declared_kind=who.declared_kind,
             turn_type=who.turn_type,
             session_done=who.session_done,

@@ -105,6 +105,8 @@ class OpenAIResponses:
             top_logprobs=0 if _LOGPROBS in (asked.include or ()) else None,
             session_name=who.session_name
             or session_in_body(asked.prompt_cache_key, asked.client_metadata, limits.max_id_bytes),
+            parent_session_name=who.parent_session_name,
+            marker=who.marker,
             declared_kind=who.declared_kind,
             turn_type=who.turn_type,
             session_done=who.session_done,

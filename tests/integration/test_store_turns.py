@@ -14,7 +14,8 @@ from gateway.config import DatabaseSettings
 from gateway.errors import StoreUnavailable
 from gateway.records import FinishReason, TurnKind, new_id
 from gateway.store.database import Database
-from gateway.store.turns import FIND_CANDIDATES, TurnStore
+from gateway.store.recent import RecentTurns, Wanted
+from gateway.store.turns import TurnStore, find_candidates_sql
 from gateway.store.writer import TurnWriter
 from tests.factories import digest, next_state, session, turn
 
@@ -38,17 +39,19 @@ async def test_candidates_are_found_by_any_hash_deepest_first(parts: Parts):
     child = turn(one, root, chain_hash=digest("ab"), finish_reason=FinishReason.LENGTH)
     await writer.commit(one, root)
     await writer.commit(one, child)
-    found = await turns.find_candidates(one.tenant_id, [digest("a"), digest("ab"), digest("abc")])
+    found = await turns.find_candidates(
+        one.tenant_id, Wanted(chains=[digest("a"), digest("ab"), digest("abc")])
+    )
     assert [candidate.turn_id for candidate in found] == [child.id, root.id]
     deepest, shallow = found
-    assert (deepest.session_id, deepest.key_id) == (one.id, one.key_id)
+    assert (deepest.session_id, deepest.parent_id) == (one.id, root.id)
     assert (deepest.depth, deepest.message_count, deepest.kind) == (1, 4, TurnKind.MAIN)
     assert deepest.finish_reason is FinishReason.LENGTH
     assert deepest.chain_hash == digest("ab")
     assert deepest.tools_hash == digest("tools")
     assert deepest.created_at == pytest.approx(child.created_at, abs=1e-5)
     assert (deepest.continued, shallow.continued) == (False, True)
-    assert await turns.find_candidates(one.tenant_id, []) == []
+    assert await turns.find_candidates(one.tenant_id, Wanted()) == []
 
 
 async def test_another_tenant_finds_nothing(parts: Parts):
@@ -57,10 +60,10 @@ async def test_another_tenant_finds_nothing(parts: Parts):
     root = turn(one)
     await writer.commit(one, root)
     stranger = new_id()
-    assert await turns.find_candidates(stranger, [root.chain_hash]) == []
+    assert await turns.find_candidates(stranger, Wanted(chains=[root.chain_hash])) == []
     assert await turns.trail(stranger, root.id) is None
-    assert (await turns.named_session(stranger, "chat")).id is None
-    assert (await turns.named_session(one.tenant_id, "chat")).id == one.id
+    assert await turns.named_sessions(stranger, ["chat"]) == {}
+    assert (await turns.named_sessions(one.tenant_id, ["chat"]))["chat"].id == one.id
     assert not await turns.end_session(stranger, one.id, "ended")
     # Also after the owner has it in memory.
     assert await turns.trail(one.tenant_id, root.id) is not None
@@ -73,20 +76,26 @@ async def test_a_retry_does_not_continue_its_parent(parts: Parts):
     root = turn(one)
     retry = turn(one, root, retry_of=new_id())
     await writer.commit(one, root, retry)
-    (found,) = await turns.find_candidates(one.tenant_id, [root.chain_hash])
+    (found,) = await turns.find_candidates(one.tenant_id, Wanted(chains=[root.chain_hash]))
     assert not found.continued
 
 
-async def test_finding_candidates_uses_the_index(parts: Parts):
+async def test_finding_candidates_uses_an_index_for_every_key(parts: Parts):
     database, writer, _ = parts
     one = session()
-    await writer.commit(one, *(turn(one) for _ in range(300)))
-    await writer.commit(*(turn(session()) for _ in range(1500)))
-    await database.execute("ANALYZE turns")
-    await database.execute("ANALYZE sessions")
+    await writer.commit(one, *(turn(one, echoes=(f"call {n}",)) for n in range(300)))
+    await writer.commit(*(turn(session(), echoes=(f"other {n}",)) for n in range(1500)))
+    for table in ("turns", "sessions", "echoes"):
+        await database.execute(f"ANALYZE {table}")
     hashes = [digest(str(number)) for number in range(400)]
     plan = await database.fetchval(
-        f"EXPLAIN (FORMAT json) {FIND_CANDIDATES}", one.tenant_id, hashes
+        f"EXPLAIN (FORMAT json) {find_candidates_sql('0002')}",
+        one.tenant_id,
+        hashes,
+        ["call 1", "call 2"],
+        digest("body"),
+        time.time() - 600,
+        new_id(),
     )
 
     def nodes(node: dict) -> list[dict]:
@@ -95,12 +104,103 @@ async def test_finding_candidates_uses_the_index(parts: Parts):
     plans = json.loads(plan) if isinstance(plan, str) else plan
     found = nodes(plans[0]["Plan"])
     assert "Seq Scan" not in {
-        node["Node Type"] for node in found if node.get("Relation Name") == "turns"
+        node["Node Type"] for node in found if node.get("Relation Name") in ("turns", "echoes")
     }
-    # Both columns, in the index itself.
-    (scan,) = (node for node in found if node.get("Index Name") == "turns_chain")
-    assert "tenant_id" in scan["Index Cond"]
-    assert "chain_hash" in scan["Index Cond"]
+    # Every column that is looked up, in the index itself.
+    conditions = {node["Index Name"]: node["Index Cond"] for node in found if "Index Cond" in node}
+    for index, columns in {
+        "turns_chain": ("tenant_id", "chain_hash"),
+        "echoes_pkey": ("tenant_id", "id"),
+        "turns_request": ("tenant_id", "request_hash", "created_at"),
+    }.items():
+        assert all(column in conditions[index] for column in columns), index
+
+
+async def test_candidates_are_found_by_what_clients_echo(parts: Parts):
+    _, writer, turns = parts
+    one, other = session(user="ann"), session()
+    called = turn(one, echoes=("call", "~outline"), idempotency_key="k", delivered=False)
+    same = turn(other, tenant_id=one.tenant_id, echoes=("~outline",))
+    await writer.commit(one, called, replace(other, tenant_id=one.tenant_id), same)
+    (found,) = await turns.find_candidates(one.tenant_id, Wanted(echoes=["call", "x"]))
+    assert (found.turn_id, found.echo, found.user) == (called.id, "call", "ann")
+    assert (found.idempotency_key, found.delivered) == ("k", False)
+    found = await turns.find_candidates(one.tenant_id, Wanted(echoes=["~outline"]))
+    assert {each.turn_id for each in found} == {called.id, same.id}
+    (found,) = await turns.find_candidates(one.tenant_id, Wanted(previous=called.id))
+    assert found.turn_id == called.id
+    wanted = Wanted(echoes=["call"], previous=called.id, request=called.request_hash)
+    assert await turns.find_candidates(new_id(), wanted) == []
+
+
+async def test_candidates_are_found_on_the_schema_before(parts: Parts):
+    database, writer, turns = parts
+    one = session()
+    cut = turn(one, finish_reason=FinishReason.ABORT, echoes=("call",), trainable=False,
+               untrainable_reason="aborted")  # fmt: skip
+    await writer.commit(one, cut)
+    await database.execute("DROP TABLE echoes")
+    await database.execute("ALTER TABLE turns DROP COLUMN delivered, DROP COLUMN idempotency_key")
+    database.revision = "0001"
+    wanted = Wanted(chains=[cut.chain_hash], echoes=["call"])
+    (found,) = await turns.find_candidates(one.tenant_id, wanted)
+    assert (found.turn_id, found.delivered, found.idempotency_key) == (cut.id, False, None)
+
+
+async def test_what_was_stored_last_is_found_without_postgres(parts: Parts):
+    database, _, turns = parts
+    one = session(external_id="chat", user="ann")
+    root = turn(one, echoes=("call",))
+    child = turn(one, root, created_at=time.time() - 100)
+    for record in (root, child, child):
+        turns.remember(record, session=one)
+    wanted = Wanted(
+        chains=[root.chain_hash],
+        echoes=["call"],
+        request=child.request_hash,
+        since=time.time() - 200,
+    )
+    found = turns.recent_candidates(one.tenant_id, wanted)
+    assert [(each.turn_id, each.echo, each.continued) for each in found] == [
+        (root.id, "call", True),
+        (child.id, None, False),
+    ]
+    assert {each.user for each in found} == {"ann"}
+    assert turns.recent_candidates(new_id(), wanted) == []
+    late = replace(wanted, chains=[], echoes=[], since=time.time() - 50)
+    assert turns.recent_candidates(one.tenant_id, late) == []
+    assert turns.recent_sessions(one.tenant_id, ["chat", "x"])["chat"].id == one.id
+    assert turns.recent_sessions(new_id(), ["chat"]) == {}
+    # Spooled turns are not in Postgres yet: what it does not find is found here all the same.
+    merged = await turns.find_candidates(one.tenant_id, wanted)
+    assert {each.turn_id for each in merged} == {root.id, child.id}
+    assert await database.fetchval("SELECT count(*) FROM turns") == 0
+
+
+async def test_what_was_stored_last_is_forgotten_in_time(parts: Parts):
+    one = session(external_id="chat")
+    few = RecentTurns(3)
+    many = [turn(one, echoes=(f"call {n}",)) for n in range(5)]
+    for record in many:
+        few.add(record, one)
+    assert len(few) == 3
+    hashes = [record.chain_hash for record in many]
+    found = few.find(one.tenant_id, Wanted(chains=hashes, echoes=["call 0", "call 4"]))
+    assert {each.turn_id for each in found} == {record.id for record in many[2:]}
+
+
+async def test_a_named_session_says_whether_it_was_compacted(parts: Parts):
+    _, writer, turns = parts
+    one = session(external_id="chat")
+    ids = sorted(new_id() for _ in range(3))
+    for number, rule in enumerate(("first_turn", "compaction", "extends_chain")):
+        await writer.commit(one, turn(one, id=ids[number], kind_rule=rule))
+        found = (await turns.named_sessions(one.tenant_id, ["chat", "none"]))["chat"]
+        assert (found.id, found.turns, found.compacted) == (
+            one.id,
+            number + 1,
+            rule == "compaction",
+        )
 
 
 async def test_a_trail_is_put_together_through_the_chain(parts: Parts):
@@ -173,34 +273,20 @@ async def test_memory_is_bounded_in_turns_and_in_bytes(parts: Parts):
     assert small._cache.get(one.tenant_id, many[1].id) is None
 
 
-async def test_a_repeated_body_is_found_for_its_key_and_time(parts: Parts):
+async def test_a_repeated_body_is_found_for_its_time(parts: Parts):
     _, writer, turns = parts
     one = session()
-    other = session(tenant_id=one.tenant_id)
+    other = session()
     now = time.time()
     body = digest("body")
     old = turn(one, request_hash=body, created_at=now - 100)
     new = turn(one, request_hash=body, created_at=now, finish_reason=FinishReason.ABORT)
     theirs = turn(other, request_hash=body, created_at=now)
     await writer.commit(one, old, new, other, theirs)
-    found = await turns.find_by_request(one.tenant_id, one.key_id, body, now - 200)
-    assert [candidate.turn_id for candidate in found] == [new.id, old.id]
-    found = await turns.find_by_request(one.tenant_id, one.key_id, body, now - 50)
+    found = await turns.find_candidates(one.tenant_id, Wanted(request=body, since=now - 200))
+    assert {candidate.turn_id for candidate in found} == {new.id, old.id}
+    found = await turns.find_candidates(one.tenant_id, Wanted(request=body, since=now - 50))
     assert [candidate.finish_reason for candidate in found] == [FinishReason.ABORT]
-
-
-async def test_the_last_main_turn_of_a_session(parts: Parts):
-    _, writer, turns = parts
-    one = session()
-    # Ids of one millisecond have no order of their own.
-    ids = sorted(new_id() for _ in range(3))
-    first, second = turn(one, id=ids[0]), turn(one, id=ids[1])
-    side = turn(one, id=ids[2], kind=TurnKind.SIDE)
-    assert await turns.last_main_turn(one.id) is None
-    await writer.commit(one, first, second, side)
-    found = await turns.last_main_turn(one.id)
-    assert found is not None
-    assert found.turn_id == second.id
 
 
 async def test_idle_sessions_close_and_their_last_turns_say_why(parts: Parts):
@@ -245,8 +331,8 @@ async def test_a_hanging_table_costs_no_more_than_the_patience(parts: Parts, dat
     async with database.transaction() as connection:
         await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreUnavailable):
-            await turns.find_candidates(new_id(), [digest("x")])
-    assert await turns.find_candidates(new_id(), [digest("x")]) == []
+            await turns.find_candidates(new_id(), Wanted(chains=[digest("x")]))
+    assert await turns.find_candidates(new_id(), Wanted(chains=[digest("x")])) == []
     await impatient.close()
 
 
@@ -254,5 +340,5 @@ async def test_names_that_postgres_cannot_hold_are_found_as_they_were_stored(par
     _, writer, turns = parts
     one = session(external_id="a\0b")
     await writer.commit(one)
-    assert (await turns.named_session(one.tenant_id, "a\0b")).id == one.id
+    assert (await turns.named_sessions(one.tenant_id, ["a\0b"]))["a\0b"].id == one.id
     assert replace(one).external_id == "a\0b"

@@ -19,6 +19,7 @@ from gateway.records import (
 )
 
 USER: Message = {"role": "user", "content": "Fix the bug."}
+REMARK: Message = {"role": "user", "content": "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> 10:31"}
 REPLY: Message = {"role": "assistant", "content": "Done."}
 TOOL = {"type": "function", "function": {"name": "f"}}
 SCHEMA = Sampling(grammar={"json_schema": "{}"})
@@ -35,7 +36,6 @@ def after(kind: TurnKind = TurnKind.UNKNOWN, **more: Any) -> Resolution:
         turn_id=UUID(int=1),
         session_id=UUID(int=2),
         lineage_id=UUID(int=3),
-        key_id=UUID(int=4),
         chain_hash=b"",
         depth=0,
         message_count=2,
@@ -135,6 +135,63 @@ def test_structure_decides_the_rest(
     assert 0 < found.confidence < 1
 
 
+@pytest.mark.parametrize(
+    ("ask", "rule"),
+    [
+        (request(tools=(TOOL,), marker="subagent"), "subagent"),
+        (request(USER, REPLY, USER, marker="compaction"), "compaction"),
+        (
+            request(
+                {"role": "system", "content": "x-anthropic-billing: cc_is_subagent=true; rest"},
+                USER,
+                tools=(TOOL,),
+            ),
+            "subagent",
+        ),
+        (request({"role": "system", "content": "You are a title generator. Go."}, USER), "title"),
+        (
+            request(
+                USER,
+                REPLY,
+                {
+                    "role": "user",
+                    "content": "Your task is to create a detailed summary of the conversation",
+                },
+                tools=(TOOL,),
+            ),
+            "compaction",
+        ),
+        (request(client="opencode/1.18"), "one_shot_without_tools"),
+    ],
+)
+def test_known_agents_reveal_calls_beside_their_main_line(ask: TurnRequest, rule: str) -> None:
+    found = kind_of(ask)
+    assert (found.kind, found.rule) == (TurnKind.SIDE, rule)
+    # What the operator wants trained is trained.
+    assert kind_of(ask, trainable_patterns=("subagent|compaction|title|opencode",)).kind is (
+        TurnKind.MAIN
+    )
+
+
+def test_an_agent_that_leaves_its_tools_out_compacts() -> None:
+    ask = request(USER, REPLY, USER, client="QwenCode/0.15.10 (linux; x64)")
+    found = kind_of(ask, after(TurnKind.MAIN, branch_reason="tools_changed"))
+    assert (found.kind, found.rule) == (TurnKind.SIDE, "compaction")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "You are a title generator",
+        "cc_is_subagent=true",
+        "You are the component that summarizes internal chat history",
+    ],
+)
+def test_a_user_who_says_the_same_words_is_on_the_main_line(words: str) -> None:
+    ask = request({"role": "system", "content": "Be brief."}, {"role": "user", "content": words})
+    assert kind_of(ask).kind is TurnKind.UNKNOWN
+
+
 def test_a_held_turn_is_promoted_once_the_main_line_extends_it() -> None:
     main = Kind(TurnKind.MAIN, "extends_chain", 0.9)
     assert promoted_by(after(TurnKind.UNKNOWN), main)
@@ -155,6 +212,7 @@ def tool(content: str) -> Message:
         ((USER,), "user", 1),
         ((USER, {"role": "assistant", "content": "not ours"}, USER), "user", 1),
         (({"role": "system", "content": "note"},), "system", 1),
+        ((tool("1"), tool("2"), REMARK), "tool", 3),
     ],
 )
 def test_the_next_state_is_everything_that_followed(
@@ -167,3 +225,4 @@ def test_nothing_that_follows_is_no_next_state() -> None:
     assert next_state_of(request(USER, REPLY), after()) is None
     assert next_state_of(request(USER, REPLY, REPLY), after()) is None
     assert next_state_of(request(USER), NEW) is None
+    assert next_state_of(request(USER, REPLY, REMARK), after()) is None

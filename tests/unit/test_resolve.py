@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -21,15 +22,18 @@ from gateway.records import (
     TurnRequest,
 )
 from gateway.resolve import (
-    Attempt,
     NamedSession,
+    call_key,
     chain,
+    echoed,
+    echoes_of,
     head_hash,
     prefixes,
     request_hash,
     resolve,
-    retry_of,
+    retried,
     seed,
+    told_session,
 )
 
 KEY, A, B, NAMED = (UUID(int=n) for n in range(1, 5))
@@ -242,7 +246,6 @@ def turn(
         turn_id=UUID(int=number),
         session_id=session,
         lineage_id=B,
-        key_id=KEY,
         chain_hash=chain(messages[:depth], START)[-1],
         depth=depth // 2,
         message_count=depth,
@@ -255,11 +258,20 @@ def turn(
 
 
 def decide(
-    *candidates: Candidate, named: NamedSession | None = None, ask: TurnRequest | None = None
+    *candidates: Candidate,
+    named: NamedSession | None = None,
+    ask: TurnRequest | None = None,
+    retry: Candidate | None = None,
 ) -> Resolution:
     ask = ask or request()
-    found = prefixes(ask.messages, START)
-    return resolve(ask, found=found, named=named, candidates=candidates)
+    return resolve(
+        ask,
+        found=prefixes(ask.messages, START),
+        named=named,
+        candidates=candidates,
+        echoes=echoed(ask.messages, START),
+        retry=retry,
+    )
 
 
 def test_nothing_stored_is_a_new_session() -> None:
@@ -346,7 +358,7 @@ def test_a_named_session_takes_branches_and_new_roots() -> None:
 
 
 def test_an_unknown_name_opens_a_session() -> None:
-    found = decide(turn(4), named=NamedSession(id=None))
+    found = decide(named=NamedSession(id=None))
     assert found == Resolution(session_id=None, parent=None, rule="named")
 
 
@@ -366,9 +378,178 @@ def test_a_retry_needs_more_than_an_equal_body(
     *, delivered: bool, key: str | None, ask: dict[str, Any], at: float, is_retry: bool
 ) -> None:
     digest = request_hash([USER], ())
-    attempt = Attempt(
-        turn_id=A, request_hash=digest, idempotency_key=key, delivered=delivered, created_at=5.0
+    attempt = replace(
+        turn(2), request_hash=digest, idempotency_key=key, delivered=delivered, created_at=5.0
     )
-    assert retry_of(request([USER], **ask), digest, [attempt], at) == (A if is_retry else None)
+    found = retried(request([USER], **ask), digest, [attempt], at)
+    assert found == (attempt if is_retry else None)
     other = request_hash([USER, USER], ())
-    assert retry_of(request([USER], retry_count=1), other, [attempt], at) is None
+    assert retried(request([USER], retry_count=1), other, [attempt], at) is None
+
+
+def test_keys_and_models_have_request_hashes_of_their_own() -> None:
+    hashes = {request_hash([USER], (), start) for start in (START, seed(A, "m"), seed(KEY, "n"))}
+    assert len(hashes) == 3
+
+
+def test_a_retry_takes_the_place_of_what_it_asks_for_again() -> None:
+    first = replace(turn(2, number=20), parent_id=None)
+    found = decide(ask=request([USER], retry_count=1), retry=first)
+    assert found == Resolution(session_id=A, parent=None, rule="retry")
+    # Two equal turns that both go on would be ambiguous; the attempt says which of them it was.
+    one, two = (turn(4, session=s, continued=True, number=n) for s, n in ((A, 11), (B, 12)))
+    attempt = replace(turn(5, session=A, number=20), parent_id=one.turn_id)
+    found = decide(one, two, retry=attempt)
+    assert (found.session_id, found.parent, found.rule, found.new_from) == (A, one, "retry", 4)
+    assert found.branch_reason is None
+
+
+def minted(number: int) -> str:
+    return f"call_{number:024x}"
+
+
+def calling(*numbers: int, text: Any = None) -> Message:
+    return said(text, tool_calls=[call(minted(number)) for number in numbers])
+
+
+def result(id_: str, content: str = "4") -> Message:
+    return {"role": "tool", "tool_call_id": id_, "content": content}
+
+
+@pytest.mark.parametrize(
+    ("id_", "key"),
+    [
+        (minted(1), f"{1:024x}"),
+        (minted(1).replace("_", ""), f"{1:024x}"),
+        (minted(1).replace("call_", "toolu_"), f"{1:024x}"),
+        ("call_1", None),
+        ("call_" + "g" * 24, None),
+        (minted(1) + "0", None),
+        ("", None),
+    ],
+)
+def test_only_ids_that_were_minted_here_are_keys(id_: str, key: str | None) -> None:
+    assert call_key(id_) == key
+
+
+@pytest.mark.parametrize(
+    "follow_up",
+    [
+        [USER, calling(1, 2), result(minted(1)), result(minted(2))],
+        # OpenClaw drops what is no letter; others keep only the results, or one call of two.
+        [USER, said(None, tool_calls=[call(minted(2).replace("_", ""))]), result("x")],
+        [USER, said("I called."), result(minted(1))],
+        # smolagents turns calls into text.
+        [USER, said(f"Calling tools: [{{'id': '{minted(1)}', 'name': 'f'}}]"), USER],
+    ],
+)
+def test_ids_come_back_in_many_forms(follow_up: list[Message]) -> None:
+    stored = echoes_of([USER], calling(1, 2), START)
+    assert stored == (f"{1:024x}", f"{2:024x}")
+    keys = [echo for echo in echoed(follow_up, START) if echo.minted]
+    assert keys
+    assert {echo.key for echo in keys} <= set(stored)
+    assert {echo.message_count for echo in keys} == {2}
+
+
+def test_an_outline_is_of_the_first_user_message_and_all_replies() -> None:
+    (stored,) = echoes_of([USER, said("a"), USER], said("One two."), START)
+    same = [
+        {"role": "system", "content": "x"},
+        {"role": "user", "content": " What is  the weather?\n"},
+        said([{"type": "text", "text": "a"}]),
+        {"role": "user", "content": "another question"},
+        said("One\n\ntwo. "),
+        USER,
+    ]
+    (echo,) = echoed(same, START)
+    assert (echo.key, echo.message_count, echo.minted) == (stored, 5, False)
+    for changed in (
+        [*same[:4], said("One three."), USER],
+        [*same[:2], said("b"), *same[3:]],
+        [{"role": "user", "content": "Hello?"}, *same[2:]],
+    ):
+        assert stored not in {other.key for other in echoed(changed, START)}
+    assert stored not in {other.key for other in echoed(same, seed(A, "m"))}
+    assert echoed([USER], START) == []
+    assert echoes_of([USER], said(""), START) == ()
+
+
+def test_an_echoed_id_wins_over_a_shallower_prefix() -> None:
+    ask = request([USER, said("a"), {"role": "user", "content": "edited"}, calling(7), USER])
+    shallow = turn(2, messages=ask.messages, number=30)
+    called = replace(turn(4), echo=f"{7:024x}")
+    found = decide(shallow, called, ask=ask)
+    assert (found.parent, found.rule, found.new_from) == (called, "echo", 4)
+    # What came before is not what the parent saw: its ids cannot be extended.
+    assert found.branch_reason == "history_edited"
+
+
+def test_an_echoed_id_of_an_unchanged_history_extends_it() -> None:
+    messages = (USER, calling(7), result(minted(7)))
+    stored = turn(2, messages=messages)
+    found = decide(replace(stored, echo=f"{7:024x}"), stored, ask=request(messages))
+    assert (found.rule, found.branch_reason, found.new_from) == ("echo", None, 2)
+
+
+def test_an_outline_of_several_sessions_tells_nothing() -> None:
+    edited = (USER, said("a"), {"role": "user", "content": "edited"}, said("b"), USER)
+    (echo,) = echoed(edited, START)
+    one = replace(turn(4, session=A), echo=echo.key)
+    two = replace(turn(4, session=B, number=12), echo=echo.key)
+    found = decide(one, ask=request(edited))
+    assert (found.parent, found.rule, found.branch_reason) == (one, "outline", "history_edited")
+    assert decide(one, two, ask=request(edited)).rule == "new"
+    # Then the deepest prefix counts, as always.
+    found = decide(one, two, turn(2, session=B, number=9), ask=request(edited))
+    assert (found.session_id, found.rule) == (B, "prefix")
+
+
+def test_a_turn_named_by_its_id_is_the_parent() -> None:
+    stored = turn(4, continued=True)
+    found = decide(turn(4, number=12), stored, ask=request(previous_turn=stored.turn_id))
+    assert (found.parent, found.rule) == (stored, "previous_branch")
+
+
+def test_another_person_of_the_same_key_is_not_continued() -> None:
+    theirs = replace(turn(4), user="ann")
+    assert decide(theirs, ask=request(user="bob")).rule == "new"
+    assert decide(theirs, ask=request(user="ann")).parent == theirs
+    assert decide(theirs).parent == theirs
+
+
+def test_a_new_name_for_an_old_history_is_a_fork() -> None:
+    found = decide(turn(4), named=NamedSession(id=None))
+    assert found == Resolution(
+        session_id=None,
+        parent=None,
+        rule="named_fork",
+        branch_reason="forked",
+        parent_session_id=A,
+    )
+    two = (turn(4), turn(4, session=B, number=12))
+    assert decide(*two, named=NamedSession(id=None)).parent_session_id is None
+
+
+def test_what_follows_a_summary_is_a_new_root_of_its_session() -> None:
+    named = NamedSession(id=NAMED, turns=3, compacted=True)
+    found = decide(named=named, ask=request([USER]))
+    assert (found.session_id, found.branch_reason) == (NAMED, "compacted")
+
+
+REMARK: Message = {"role": "user", "content": "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> at 10:31"}
+
+
+def test_remarks_that_move_do_not_break_the_chain() -> None:
+    stored = chain([USER, REMARK, calling(1)], START)[-1]
+    later = [USER, calling(1), result(minted(1)), REMARK]
+    assert prefixes(later, START)[0].hash == stored
+    assert head_hash([USER, REMARK], ()) != head_hash([USER], ())
+
+
+def test_a_session_is_named_where_openclaw_names_it() -> None:
+    line = "do it\n\nRuntime: agent=main | session=main | sessionId=ff01-aabb | host=x"
+    assert told_session([{"role": "user", "content": line}, USER]) == "ff01-aabb"
+    assert told_session([USER, {"role": "user", "content": line}]) is None
+    assert told_session([{"role": "user", "content": "my sessionId=ff014b28 is lost"}]) is None
+    assert told_session([{"role": "system", "content": line}]) is None

@@ -1,4 +1,4 @@
-"""Main line or side call, and what the next state of the parent turn is. Pure.
+"""Main line or side call. Pure.
 
 Only main-line turns are trained on. What cannot be known yet is `unknown`: served, held, and
 promoted to main once a later request extends it.
@@ -7,12 +7,12 @@ promoted to main once a later request extends it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.classify.markers import COMPACTION, always_has_tools, marker_of
 from gateway.config import SessionSettings
 from gateway.errors import ConfigError
-from gateway.records import Message, Resolution, TurnKind, TurnRequest
+from gateway.records import Message, Resolution, TurnKind, TurnRequest, plain_text
 
 #: Patterns see at most this much of a message.
 _MATCHED_CHARACTERS = 20_000
@@ -29,10 +29,11 @@ class Kind:
 
 
 class Classifier:
-    """The rules of one deployment: the operator's patterns, then structure.
+    """The rules of one deployment: the operator's patterns, markers of known agents, structure.
 
-    A pattern matches the client's word for the call (`X-Turn-Type`) and the client's name;
-    with `system:` or `last_user:` before it, the content of those messages instead.
+    A pattern matches the client's word for the call (`X-Turn-Type`), the marker that was found
+    (`subagent`, `compaction`, `title`, `commit_message`) and the client's name; with `system:` or
+    `last_user:` before it, the content of those messages instead.
     Raises ConfigError for a pattern that is no regular expression.
     """
 
@@ -44,10 +45,13 @@ class Classifier:
         """The kind of a request, before it is served."""
         if request.declared_kind is not None:
             return Kind(request.declared_kind, "declared", 1.0)
-        if any(pattern.matches(request) for pattern in self._trainable):
+        marker = marker_of(request)
+        if any(pattern.matches(request, marker) for pattern in self._trainable):
             return Kind(TurnKind.MAIN, "trainable_pattern", 0.95)
-        if any(pattern.matches(request) for pattern in self._auxiliary):
+        if any(pattern.matches(request, marker) for pattern in self._auxiliary):
             return Kind(TurnKind.SIDE, "auxiliary_pattern", 0.95)
+        if marker:
+            return Kind(TurnKind.SIDE, marker, 0.9)
         if resolution.parent is not None:
             return _follower(request, resolution)
         return _opener(request, resolution)
@@ -62,6 +66,8 @@ def _follower(request: TurnRequest, resolution: Resolution) -> Kind:
         return Kind(TurnKind.UNKNOWN, "nothing_new", 0.5)
     if resolution.branch_reason == "tools_changed" and not request.tools:
         # Compaction and title calls look like this; so do some main lines, which go on.
+        if always_has_tools(request):
+            return Kind(TurnKind.SIDE, COMPACTION, 0.8)
         return Kind(TurnKind.UNKNOWN, "extends_without_tools", 0.5)
     return Kind(TurnKind.MAIN, "extends_chain", 0.7 if resolution.ambiguous else 0.9)
 
@@ -73,6 +79,8 @@ def _opener(request: TurnRequest, resolution: Resolution) -> Kind:
             return Kind(TurnKind.SIDE, "one_shot_beside_tools", 0.7)
         if request.sampling.grammar is not None:
             return Kind(TurnKind.SIDE, "one_shot_with_schema", 0.6)
+        if always_has_tools(request):
+            return Kind(TurnKind.SIDE, "one_shot_without_tools", 0.8)
     return Kind(TurnKind.UNKNOWN, "first_turn", 0.5)
 
 
@@ -80,30 +88,6 @@ def promoted_by(resolution: Resolution, kind: Kind) -> bool:
     """Whether a request shows that its parent, held as unknown, was on the main line."""
     parent = resolution.parent
     return parent is not None and parent.kind is TurnKind.UNKNOWN and kind.kind is TurnKind.MAIN
-
-
-def next_state_of(
-    request: TurnRequest, resolution: Resolution
-) -> tuple[tuple[Message, ...], str] | None:
-    """(every message that followed the parent's reply, who spoke), or None if nothing did.
-
-    All tool results count, not the last one. A person's word among them makes the role `user`.
-    Messages after a reply that is not ours do not follow from the parent.
-    """
-    if resolution.parent is None:
-        return None
-    following = _up_to_reply(request.messages[resolution.new_from :])
-    spoken = [message["role"] for message in following]
-    if not spoken:
-        return None
-    role = next((role for role in ("user", "tool") if role in spoken), spoken[0])
-    return following, role
-
-
-def _up_to_reply(messages: Sequence[Message]) -> tuple[Message, ...]:
-    roles = [message["role"] for message in messages]
-    end = roles.index("assistant") if "assistant" in roles else len(roles)
-    return tuple(messages[:end])
 
 
 class _Pattern:
@@ -117,9 +101,9 @@ class _Pattern:
                 f"session_awareness: {text!r} is no regular expression: {error}"
             ) from None
 
-    def matches(self, request: TurnRequest) -> bool:
+    def matches(self, request: TurnRequest, marker: str) -> bool:
         if self._where is None:
-            texts = [text for text in (request.turn_type, request.client) if text]
+            texts = [text for text in (request.turn_type, marker, request.client) if text]
         elif self._where == "system":
             texts = [_text(m) for m in request.messages if m["role"] in ("system", "developer")]
         else:
@@ -128,7 +112,4 @@ class _Pattern:
 
 
 def _text(message: Message) -> str:
-    content = message.get("content")
-    if not isinstance(content, str):
-        content = "".join(part.get("text") or "" for part in content or ())
-    return content[:_MATCHED_CHARACTERS]
+    return plain_text(message)[:_MATCHED_CHARACTERS]

@@ -1,0 +1,19 @@
+"""Main line or side call, and what the next state of the parent turn is. Pure.
+
+Only main-line turns are trained on. What cannot be known yet is `unknown`: served, held, and
+promoted to main once a later request extends it.
+"""
+
+from gateway.classify.classifier import Classifier, Kind, promoted_by
+from gateway.classify.markers import COMPACTION, SUBAGENT, marker_of
+from gateway.classify.next_state import next_state_of
+
+__all__ = [
+    "COMPACTION",
+    "SUBAGENT",
+    "Classifier",
+    "Kind",
+    "marker_of",
+    "next_state_of",
+    "promoted_by",
+]

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.wire.clients import caller
+
+S, T, P = "0199-root", "0199-thread", "0199-parent"
+
+
+@pytest.mark.parametrize(
+    ("headers", "name", "parent", "marker"),
+    [
+        ({}, None, None, ""),
+        ({"x-session-id": S}, S, None, ""),
+        ({"x-session-id": T, "x-parent-session-id": S}, T, S, "subagent"),
+        ({"x-session-affinity": T, "x-parent-session-id": S}, T, S, "subagent"),
+        # A parent without a session of one's own says nothing.
+        ({"x-parent-session-id": S}, None, None, ""),
+        ({"x-claude-code-session-id": S}, S, None, ""),
+        (
+            {"x-claude-code-session-id": S, "x-claude-code-agent-id": "a7"},
+            f"{S}/a7",
+            S,
+            "subagent",
+        ),
+        ({"session-id": S, "thread-id": S}, S, None, ""),
+        (
+            {
+                "session-id": S,
+                "thread-id": T,
+                "x-codex-parent-thread-id": S,
+                "x-openai-subagent": "collab_spawn",
+            },
+            f"{S}/{T}",
+            S,
+            "subagent",
+        ),
+        (
+            {"session-id": S, "thread-id": T, "x-codex-parent-thread-id": P},
+            f"{S}/{T}",
+            f"{S}/{P}",
+            "subagent",
+        ),
+        (
+            {"session-id": S, "thread-id": S, "x-codex-turn-metadata": '{"request_kind":"turn"}'},
+            S,
+            None,
+            "",
+        ),
+        (
+            {
+                "session-id": S,
+                "thread-id": S,
+                "x-codex-turn-metadata": '{"a": {}, "request_kind": "compaction"}',
+            },
+            S,
+            None,
+            "compaction",
+        ),
+        ({"session_id": S, "x-openai-subagent": "review"}, S, None, "subagent"),
+    ],
+)
+def test_sessions_and_sub_agents_are_named_by_their_agents(
+    headers: dict[str, str], name: str | None, parent: str | None, marker: str
+) -> None:
+    found = caller(headers, 200)
+    assert (found.session_name, found.parent_session_name, found.marker) == (name, parent, marker)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-session-id": "x" * 201},
+        {"x-session-id": "a\0b"},
+        {"x-session-id": "a", "x-parent-session-id": "x" * 201},
+        {"x-claude-code-session-id": "x" * 150, "x-claude-code-agent-id": "y" * 60},
+        {"session-id": "a", "thread-id": "b\x7f"},
+    ],
+)
+def test_names_that_cannot_be_are_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        caller(headers, 200)
+    assert caught.value.code == "invalid_id"
