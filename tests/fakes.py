@@ -368,8 +368,18 @@ class FakeSglang:
         }
         if reason is not None:
             meta["weight_versions"] = spans
+        if count_top := body.get("top_logprobs_num"):
+            meta["output_top_logprobs"] = [
+                [(value, token, None) for value, token in self._likeliest(count_top, place)]
+                for place in range(count - len(shown), count)
+            ]
         ids = [token for token, _ in shown]
         return {"text": self.text(ids), "output_ids": ids, "meta_info": meta}
+
+    @staticmethod
+    def _likeliest(count: int, place: int) -> list[tuple[float, int]]:
+        """Not what the model thinks: ids that tell their place, so that a shift is seen."""
+        return [(-0.5 - rank, (place + rank) % 256) for rank in range(count)]
 
     def _scored(self, body: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request that samples nothing: log-probabilities of the prompt."""

@@ -19,7 +19,7 @@ from gateway.api.services import Services
 from gateway.api.token_count import TokenCount
 from gateway.errors import ModelNotFound, NextstateError, PermissionDenied
 from gateway.pipeline import Ended, Event, Finished, Piece, Started
-from gateway.records import Principal, Role, TurnRequest
+from gateway.records import Principal, Ranked, Role, TurnRequest
 from gateway.telemetry import get_logger
 from gateway.wire.anthropic_messages import AnthropicMessages
 from gateway.wire.base import Encoder, TokenLogprob
@@ -80,7 +80,9 @@ class Inference(Endpoint):
                     request, event.turn_id, int(time.time()), request.model
                 )
                 choices = event.choices
-                logprobs = [self._shown(request, one.sampled_ids, one.logprobs) for one in choices]
+                logprobs = [
+                    self._shown(request, one.sampled_ids, one.logprobs, one.top) for one in choices
+                ]
                 body = encoder.whole(
                     [one.reply for one in choices],
                     [one.finish_reason for one in choices],
@@ -111,7 +113,7 @@ class Inference(Endpoint):
                 assert encoder is not None, "a turn begins with Started"
                 if isinstance(event, Piece):
                     choice = event.choice
-                    unsent[choice] += self._shown(request, event.ids, event.logprobs)
+                    unsent[choice] += self._shown(request, event.ids, event.logprobs, event.top)
                     frames = b""
                     for delta in event.deltas:
                         frames += encoder.delta(choice, delta, unsent[choice])
@@ -136,16 +138,27 @@ class Inference(Endpoint):
             stream.close()
 
     def _shown(
-        self, request: TurnRequest, ids: Sequence[int], logprobs: Sequence[float]
+        self,
+        request: TurnRequest,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        top: Sequence[Ranked],
     ) -> list[TokenLogprob]:
         """Log-probabilities as the client sees them, if it asked."""
         if request.top_logprobs is None:
             return []
-        tokenizer = self.services.tokenizer
+        # An engine that loses one is found out at the end; until then what there is is shown.
+        places = top or [()] * len(ids)
         return [
-            TokenLogprob(text=tokenizer.decode([id_]), raw=tokenizer.bytes_of(id_), logprob=value)
-            for id_, value in zip(ids, logprobs, strict=True)
+            self._token(id_, value, tuple(self._token(*other) for other in others))
+            for id_, value, others in zip(ids, logprobs, places, strict=False)
         ]
+
+    def _token(self, id_: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+        tokenizer = self.services.tokenizer
+        return TokenLogprob(
+            text=tokenizer.decode([id_]), raw=tokenizer.bytes_of(id_), logprob=logprob, top=top
+        )
 
 
 class EventStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gateway.engine.codec import Event, Reason, Span, logprob_values, refusal
+from gateway.engine.codec import Event, Reason, Span, logprob_values, ranked, refusal
 from gateway.errors import EngineUnavailable
 from gateway.records import Chunk, Finish, FinishReason, PolicyKind, PolicyRef, VersionSpan
 
@@ -34,10 +34,12 @@ class ChunkReader:
         meta = event.meta_info
         reason = meta.finish_reason
         ids, entries = event.output_ids, meta.output_token_logprobs or []
+        places = meta.output_top_logprobs or []
         if reason is not None and (reason.status_code or 0) >= 400 and not (self._seen and entries):
             return self._aborted(reason)
         if self._seen and len(ids) == meta.completion_tokens:
             ids, entries = ids[self._seen :], entries[self._seen :]
+            places = places[self._seen :]
         self._seen += len(ids)
         logprobs = logprob_values(entries)
         if self._seen != meta.completion_tokens:
@@ -57,7 +59,7 @@ class ChunkReader:
             )
         if not ids and not logprobs and finish is None:
             return None
-        return Chunk(ids=tuple(ids), logprobs=logprobs, finish=finish)
+        return Chunk(ids=tuple(ids), logprobs=logprobs, top=ranked(places), finish=finish)
 
     def _aborted(self, reason: Reason) -> Chunk:
         """The engine gave up: a refusal at the start, an end later on.

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
-from gateway.records import Generation, PolicyRef, Sampling
+from gateway.records import Generation, PolicyRef, Ranked, Sampling
 
 #: (log-probability, token id, text); the server writes null for a value that is not finite.
 TokenLogprob = tuple[float | None, int, Any]
@@ -37,6 +37,7 @@ class Meta(msgspec.Struct):
     completion_tokens: int = 0
     cached_tokens: int = 0
     output_token_logprobs: list[TokenLogprob] | None = None
+    output_top_logprobs: list[list[TokenLogprob] | None] | None = None
     input_token_logprobs: list[TokenLogprob] | None = None
     weight_versions: list[Span] | None = None
 
@@ -94,6 +95,8 @@ def generate_body(request: Generation) -> bytes:
         "return_logprob": True,
         "stream": True,
     }
+    if request.top_logprobs:
+        body["top_logprobs_num"] = request.top_logprobs
     if request.policy.adapter is not None:
         body["lora_path"] = request.policy.adapter
     return _encode(body)
@@ -154,6 +157,19 @@ def _or(value: float | None, default: float) -> float:
 def logprob_values(entries: list[TokenLogprob]) -> tuple[float, ...]:
     """The values [n]; not a number where the server had none."""
     return tuple(math.nan if value is None else value for value, _, _ in entries)
+
+
+def ranked(places: list[list[TokenLogprob] | None]) -> tuple[Ranked, ...]:
+    """The likeliest tokens at each place, the likeliest first; those without a value left out."""
+    return tuple(
+        tuple(
+            sorted(
+                ((token, value) for value, token, _ in entries or () if value is not None),
+                key=lambda pair: -pair[1],
+            )
+        )
+        for entries in places
+    )
 
 
 def refusal(status: int, message: str, engine: str) -> EngineError:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from gateway.errors import EngineUnavailable
+from gateway.errors import EngineRejected, EngineUnavailable, InvalidRequest
 from gateway.pipeline.events import Ended, Piece, Started
 from gateway.pipeline.prompt import Prompt
 from gateway.pipeline.recorder import Recorder
@@ -45,7 +45,9 @@ class Choice:
         self._sampled = Sampled()
 
     async def events(self) -> AsyncGenerator[Started | Piece | Ended, None]:
-        """Closing early aborts the choice and stores what was sampled. Raises EngineError.
+        """Closing early aborts the choice and stores what was sampled.
+
+        Raises EngineError, and InvalidRequest for a schema that the engine cannot enforce.
 
         `signal`, the write of the parent's next state, ends before the turn that carries it.
         """
@@ -55,7 +57,7 @@ class Choice:
         stored = False
         try:
             async with aclosing(source):
-                await source.start()
+                await self._start()
                 structlog.contextvars.bind_contextvars(policy_version=source.version)
                 yield Started(
                     turn_id=self._turn_id,
@@ -67,6 +69,7 @@ class Choice:
                         sampled.first_token_ms = self._call.elapsed_ms()
                     sampled.ids += piece.ids
                     sampled.logprobs += piece.logprobs
+                    sampled.top += piece.top
                     sampled.streamed += piece.deltas
                     finish = last or finish
                     yield piece
@@ -88,6 +91,19 @@ class Choice:
                 # The client left or the engine died: what was sampled is kept, and says so.
                 self._recorder.abandon(self._call, turn or self._aborted())
 
+    async def _start(self) -> None:
+        """Raises InvalidRequest where the engine refuses what the client wants enforced."""
+        try:
+            await self._source.start()
+        except EngineRejected as error:
+            if self._sampling.grammar is None or "grammar" not in error.message.lower():
+                raise
+            forced = self._call.request.tool_choice == "required"
+            raise InvalidRequest(
+                "The schema is invalid, or uses what cannot be enforced.",
+                param="tools" if forced else "response_format",
+            ) from error
+
     def _aborted(self) -> TurnRecord | None:
         if not self._source.started:
             return None
@@ -108,14 +124,16 @@ class Choice:
         )
 
     def _ended(self, turn: TurnRecord, reply: Reply) -> Ended:
+        stopped_by = self._source.stopped_by
         return Ended(
             choice=self._index,
             turn_id=turn.id,
             reply=reply,
             finish_reason=turn.finish_reason,
-            stopped_by=self._source.stopped_by,
+            stopped_by=stopped_by if stopped_by in self._call.request.sampling.stop else None,
             usage=turn.usage,
             version=self._source.version,
             sampled_ids=tuple(self._sampled.ids),
             logprobs=tuple(self._sampled.logprobs),
+            top=tuple(self._sampled.top),
         )

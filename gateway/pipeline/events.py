@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from gateway.records import Delta, FinishReason, Reply, Usage
+from gateway.records import Delta, FinishReason, Ranked, Reply, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +28,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one chunk of sampled tokens adds: `ids` [n] and `logprobs` [n], and what shows."""
+    """What one chunk of sampled tokens adds: `ids` [n] and `logprobs` [n], and what shows.
+
+    `top` [n] are the likeliest tokens at each place, if the client asked for them.
+    """
 
     deltas: tuple[Delta, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    top: tuple[Ranked, ...] = ()
     choice: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A choice whose turn is durable. `logprobs` [R] are of the `sampled_ids` [R].
+    """A choice whose turn is durable. `logprobs` [R] and `top` [R] are of the `sampled_ids` [R].
 
     `stopped_by` is the stop string that ended the reply, if one did.
     """
@@ -52,6 +56,7 @@ class Ended:
     version: int
     sampled_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    top: tuple[Ranked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

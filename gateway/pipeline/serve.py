@@ -24,7 +24,9 @@ from gateway.pipeline.turn import Call
 from gateway.records import Generation, Principal, Sampling, TurnKind, TurnRequest, new_id
 from gateway.store.turns import TurnStore
 from gateway.store.writer import TurnWriter
+from gateway.tokens.grammar import enforced
 from gateway.tokens.renderer import Renderer
+from gateway.tokens.reply_format import CALL_END, ReplyFormat
 from gateway.tokens.tokenizer import Tokenizer
 
 #: SGLang refuses prompts that leave fewer ids than this in the context.
@@ -88,9 +90,7 @@ class Pipeline:
         signal = self._recorder.next_state(call, turn_ids[0])
         prompt = await self._prompter.prompt(principal, request, place.resolution)
         sampling = self._sampling(call, prompt.ids)
-        form = reply_format(
-            self._tokenizer, prompt, tools=bool(request.tools) and request.tool_choice != "none"
-        )
+        sampling, form = self._form(request, prompt, sampling)
         choices = []
         for index, turn_id in enumerate(turn_ids):
             own = _of_choice(sampling, index)
@@ -132,6 +132,30 @@ class Pipeline:
             choices=tuple(sorted(ended, key=lambda one: one.choice)),
         )
 
+    def _form(
+        self, request: TurnRequest, prompt: Prompt, sampling: Sampling
+    ) -> tuple[Sampling, ReplyFormat]:
+        """How the reply will be written, and sampling with what makes sure of it.
+
+        At most one call needs no grammar, which would make the turn untrainable: sampling stops
+        where the first call ends.
+        """
+        required = request.tool_choice == "required"
+        grammar, form = enforced(
+            sampling.grammar,
+            request.tools,
+            reply_format(
+                self._tokenizer, prompt, tools=bool(request.tools) and request.tool_choice != "none"
+            ),
+            required=required,
+            allowed=request.allowed_tools,
+            parallel=request.parallel_tool_calls,
+        )
+        stop = sampling.stop
+        if form.tools and not required and not request.parallel_tool_calls:
+            stop = (*stop, CALL_END)
+        return replace(sampling, grammar=grammar, stop=stop), form
+
     def _stream(self, call: Call, turn_id: UUID, prompt: Prompt, sampling: Sampling) -> Stream:
         session_key = call.place.session.id.hex
         return self._pool.generate(
@@ -142,6 +166,7 @@ class Pipeline:
                 policy=policy,
                 stop_token_ids=self._tokenizer.facts.stop_token_ids,
                 session_key=session_key,
+                top_logprobs=call.request.top_logprobs or 0,
             ),
             call.principal.lineage_id,
             session_key,

@@ -108,7 +108,11 @@ class TokenSource:
         if chunk.finish is not None:
             deltas += self._parser.finish()
         piece = Piece(
-            choice=self._choice, deltas=tuple(deltas), ids=chunk.ids, logprobs=chunk.logprobs
+            choice=self._choice,
+            deltas=tuple(deltas),
+            ids=chunk.ids,
+            logprobs=chunk.logprobs,
+            top=chunk.top,
         )
         return piece, chunk.finish
 

@@ -15,6 +15,7 @@ from gateway.records import (
     Finish,
     FinishReason,
     Principal,
+    Ranked,
     Reply,
     Sampling,
     Timings,
@@ -51,6 +52,7 @@ class Sampled:
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top: list[Ranked] = field(default_factory=list)
     streamed: list[Delta] = field(default_factory=list)
     first_token_ms: float | None = None
 

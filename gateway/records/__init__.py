@@ -5,7 +5,7 @@ from, times seconds since the epoch (UTC) unless a name says `_ms`.
 """
 
 from gateway.records.conversation import Conversation, Exchanged
-from gateway.records.generation import Chunk, Finish, FinishReason, Generation
+from gateway.records.generation import Chunk, Finish, FinishReason, Generation, Ranked
 from gateway.records.ids import new_id
 from gateway.records.judgement import JobState, JudgeJob, Judgement
 from gateway.records.message import Message, is_remark, plain_text
@@ -44,6 +44,7 @@ __all__ = [
     "PolicyRef",
     "PolicyState",
     "Principal",
+    "Ranked",
     "Reply",
     "Resolution",
     "Role",

@@ -9,6 +9,9 @@ from enum import StrEnum
 from gateway.records.policy import PolicyRef, VersionSpan
 from gateway.records.sampling import Sampling
 
+#: The likeliest tokens at one place as (token id, log-probability), the likeliest first.
+Ranked = tuple[tuple[int, float], ...]
+
 
 class FinishReason(StrEnum):
     STOP = "stop"
@@ -19,7 +22,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What an engine is asked to sample. `input_ids` [P] are validated against the vocabulary."""
+    """What an engine is asked to sample. `input_ids` [P] are validated against the vocabulary.
+
+    `top_logprobs` is how many of the likeliest tokens each sampled one is to come with.
+    """
 
     rid: str
     input_ids: Sequence[int]
@@ -27,6 +33,7 @@ class Generation:
     policy: PolicyRef
     stop_token_ids: tuple[int, ...] = ()
     session_key: str = ""
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +52,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Tokens newly sampled: `ids` [n] and their `logprobs` [n]; the last one carries `finish`."""
+    """Tokens newly sampled: `ids` [n] and their `logprobs` [n]; the last one carries `finish`.
+
+    `top` [n] are the likeliest tokens at each place, if they were asked for.
+    """
 
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    top: tuple[Ranked, ...] = ()
     finish: Finish | None = None

@@ -18,11 +18,15 @@ from gateway.records import Delta, FinishReason, Reply, TurnRequest, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """One sampled token as clients are shown it: its text, its bytes, its log-probability."""
+    """One token as clients are shown it: its text, its bytes, its log-probability.
+
+    A sampled one may come with the likeliest tokens at its place.
+    """
 
     text: str
     raw: bytes
     logprob: float
+    top: tuple[TokenLogprob, ...] = ()
 
 
 class Encoder(Protocol):

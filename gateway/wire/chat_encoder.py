@@ -151,15 +151,14 @@ def _call(delta: Delta) -> dict[str, Any]:
 
 def _logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     content = [
-        {
-            "token": token.text,
-            "logprob": token.logprob,
-            "bytes": list(token.raw),
-            "top_logprobs": [],
-        }
+        {**_token(token), "top_logprobs": [_token(other) for other in token.top]}
         for token in tokens
     ]
     return {"content": content, "refusal": None}
+
+
+def _token(token: TokenLogprob) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.raw)}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

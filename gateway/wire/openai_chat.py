@@ -14,6 +14,7 @@ from gateway.errors import InvalidRequest, NextstateError
 from gateway.records import Sampling, TurnRequest
 from gateway.wire.chat_encoder import ChatEncoder, error_body
 from gateway.wire.chat_messages import checked_messages, checked_tools
+from gateway.wire.chat_tool_choice import checked_choice
 from gateway.wire.clients import caller
 from gateway.wire.json_body import JsonBody, check_depth, invalid, unsupported
 from gateway.wire.outcome import outcome_of
@@ -23,6 +24,7 @@ N = TypeVar("N", int, float, int | None, float | None)
 _MOST_TOOLS = 512
 _MOST_STOPS = 4
 _MOST_CHOICES = 8
+_MOST_TOP_LOGPROBS = 20
 _STOP_CHARACTERS = 1_000
 _MODEL_CHARACTERS = 256
 _LARGEST_INT = 2**63 - 1
@@ -64,6 +66,7 @@ class _Body(msgspec.Struct):
     response_format: _ResponseFormat | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[dict[str, Any]] | None = None
     modalities: list[str] | None = None
     user: str | None = None
@@ -74,8 +77,7 @@ class _Body(msgspec.Struct):
 class OpenAIChat:
     """Requests and replies of the chat completions API.
 
-    Log-probabilities are those of the sampled tokens; alternatives (`top_logprobs` above 0), forced
-    tool calls and the old `functions` are refused in so many words rather than served in part.
+    The old `functions` are refused in so many words rather than served in part.
     """
 
     name = "openai_chat"
@@ -96,15 +98,19 @@ class OpenAIChat:
             raise unsupported("modalities", "This model does not speak.")
         if asked.functions:
             raise unsupported("functions", "'functions' is not supported; use 'tools'.")
+        tools = checked_tools(asked.tools or (), _MOST_TOOLS)
+        tool_choice, allowed = checked_choice(asked.tool_choice, tools)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
             messages=checked_messages(asked.messages, limits.max_messages),
             sampling=_sampling(asked),
-            tools=checked_tools(asked.tools or (), _MOST_TOOLS),
+            tools=tools,
             stream=stream,
             include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
-            tool_choice=_tool_choice(asked.tool_choice),
+            tool_choice=tool_choice,
+            allowed_tools=allowed,
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
             choices=choices,
             top_logprobs=_top_logprobs(asked),
             session_name=who.session_name,
@@ -209,24 +215,12 @@ def _grammar(form: _ResponseFormat | None) -> dict[str, Any] | None:
     return {"json_schema": msgspec.json.encode(schema).decode()}
 
 
-def _tool_choice(choice: str | dict[str, Any] | None) -> str:
-    if choice is None or choice in ("auto", "none"):
-        return str(choice or "auto")
-    if choice == "required" or isinstance(choice, dict):
-        raise unsupported(
-            "tool_choice", "Forced tool calls are not supported; use 'auto' or 'none'."
-        )
-    raise invalid("tool_choice", "supported values are 'auto' and 'none'")
-
-
 def _top_logprobs(asked: _Body) -> int | None:
     if asked.top_logprobs is not None:
-        _between("top_logprobs", asked.top_logprobs, 0, 20)
+        _between("top_logprobs", asked.top_logprobs, 0, _MOST_TOP_LOGPROBS)
         if not asked.logprobs:
             raise invalid("top_logprobs", "only allowed when 'logprobs' is true")
-        if asked.top_logprobs > 0:
-            raise unsupported("top_logprobs", "Only the sampled tokens' logprobs are available.")
-    return 0 if asked.logprobs else None
+    return (asked.top_logprobs or 0) if asked.logprobs else None
 
 
 def _template_kwargs(asked: _Body) -> dict[str, Any]:

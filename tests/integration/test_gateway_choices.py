@@ -147,3 +147,42 @@ async def test_the_session_ends_after_the_last_choice(gateway: Gateway) -> None:
     assert [(one["outcome"], one["reason"]) for one in verdicts] == [
         ("unscored", "no_next_state")
     ] * 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_likeliest_tokens_are_shown_if_asked_for(gateway: Gateway, stream: bool) -> None:
+    ids = gateway.says("fox dog")
+    tokenizer = gateway.services.tokenizer
+    async with gateway.client() as client:
+        if stream:
+            chunks = await client.chat.completions.create(
+                model="tiny", messages=ASK, logprobs=True, top_logprobs=3, stream=True
+            )
+            parts = [chunk.choices[0].logprobs async for chunk in chunks]
+            tokens = [token for part in parts if part for token in part.content or ()]
+        else:
+            reply = await client.chat.completions.create(
+                model="tiny", messages=ASK, logprobs=True, top_logprobs=3
+            )
+            assert reply.choices[0].logprobs is not None
+            tokens = reply.choices[0].logprobs.content or []
+    assert gateway.engine.requests[-1]["top_logprobs_num"] == 3
+    # A stream ends with the text: the token that only ends it is in the whole reply alone.
+    assert len(tokens) == len(ids) - stream
+    for place, token in enumerate(tokens):
+        assert token.bytes == list(tokenizer.bytes_of(ids[place]))
+        assert [other.logprob for other in token.top_logprobs] == [-0.5, -1.5, -2.5]
+        assert [other.bytes for other in token.top_logprobs] == [
+            list(tokenizer.bytes_of(place + rank)) for rank in range(3)
+        ]
+
+
+async def test_none_are_asked_for_otherwise(gateway: Gateway) -> None:
+    ids = gateway.says("fox")
+    async with gateway.client() as client:
+        reply = await client.chat.completions.create(model="tiny", messages=ASK, logprobs=True)
+    assert "top_logprobs_num" not in gateway.engine.requests[-1]
+    assert reply.choices[0].logprobs is not None
+    assert [token.top_logprobs for token in reply.choices[0].logprobs.content or ()] == [[]] * len(
+        ids
+    )
