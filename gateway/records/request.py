@@ -26,7 +26,9 @@ class TurnRequest:
     silent, which is the normal case; `parent_session_name` is the session that a sub-agent was
     called from, `marker` the kind of call beside the main line that its headers reveal.
     `turn_type` is the client's own word for the call, as sent.
-    `tool_choice` is `auto`, `none` (tools are shown, calls are text) or what the engine enforces.
+    `tool_choice` is `auto`, `none` (tools are shown, calls are text) or `required`, which the
+    engine enforces: a call of one of the `allowed_tools`, of any where none is named. Without
+    `parallel_tool_calls` a reply has one call at most.
     `call_prefix` begins the ids of tool calls. With `shorten`, a reply is cut to what the context
     leaves where more was allowed; without, such a request is refused.
     `previous_turn` is the stored turn that the client continues by its id; `store` whether it may
@@ -41,6 +43,8 @@ class TurnRequest:
     stream: bool = False
     include_usage: bool = False
     tool_choice: str = "auto"
+    allowed_tools: tuple[str, ...] = ()
+    parallel_tool_calls: bool = True
     call_prefix: str = "call_"
     shorten: bool = False
     choices: int = 1
