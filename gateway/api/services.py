@@ -12,6 +12,7 @@ from gateway.engine.sglang import SglangEngine
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.store.admin import AdminReads
+from gateway.store.conversations import ConversationStore
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
 from gateway.store.policies import PolicyStore
@@ -36,6 +37,7 @@ class Services:
     pool: EnginePool
     pipeline: Pipeline
     admin: AdminReads
+    conversations: ConversationStore
     tokenizer: Tokenizer
 
     def __init__(self, settings: Settings) -> None:
@@ -76,6 +78,7 @@ class Services:
         self.keys = KeyStore(self.database)
         self.turns = TurnStore(self.database, settings.session_awareness.cache_turns)
         self.admin = AdminReads(self.database)
+        self.conversations = ConversationStore(self.database)
         self.writer = await TurnWriter.open(self.database)
         stack.push_async_callback(self.writer.close)
         policies = PolicyStore(self.database)

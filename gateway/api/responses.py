@@ -1,0 +1,174 @@
+"""The Responses API: replies that continue a stored one, and stored ones read by their id."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
+
+from gateway.api.auth import authenticate
+from gateway.api.endpoint import Endpoint
+from gateway.api.exchange import Exchange
+from gateway.api.inference import Inference
+from gateway.api.services import Services
+from gateway.errors import PermissionDenied
+from gateway.records import Conversation, Principal, Role, TurnRequest
+from gateway.wire.json_body import invalid
+from gateway.wire.openai_responses import (
+    OpenAIResponses,
+    continued,
+    unknown_previous,
+    unknown_response,
+)
+from gateway.wire.responses_ids import response_id, turn_of_response
+from gateway.wire.responses_output import Item, input_items, stored_response
+
+#: codex sends this back within a turn of its user and expects it from every server.
+_TURN_STATE = "x-codex-turn-state"
+_STATE_CHARACTERS = 512
+
+_PAGE = 20
+_MOST = 100
+
+
+def routes(services: Services) -> list[BaseRoute]:
+    """Everything below `/v1/responses`."""
+    dialect = OpenAIResponses()
+    one = "/v1/responses/{response_id}"
+    return [
+        Route("/v1/responses", Responses(services, dialect), methods=["POST"]),
+        Route(one, Retrieved(services, dialect), methods=["GET"]),
+        Route(one, Deleted(services, dialect), methods=["DELETE"]),
+        Route(f"{one}/input_items", InputItems(services, dialect), methods=["GET"]),
+    ]
+
+
+class Responses(Inference):
+    """Serves `POST /v1/responses`."""
+
+    async def _answer(self, exchange: Exchange, scope: Scope) -> None:
+        state = _turn_state(exchange)
+        if state is not None:
+            exchange.more_headers[_TURN_STATE] = state
+        await super()._answer(exchange, scope)
+
+    async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:
+        """Put the stored conversation before the input that continues it.
+
+        Raises InvalidRequest where there is none, or none that may be read.
+        """
+        turn_id = request.previous_turn
+        if turn_id is None:
+            return request
+        found = await self.services.conversations.find(
+            principal.tenant_id, turn_id, self.dialect.name
+        )
+        if found is None:
+            raise unknown_previous(response_id(turn_id))
+        limits = self.services.settings.gateway
+        messages = continued(found.messages, request.messages)
+        if len(messages) > limits.max_messages:
+            raise invalid(
+                "input",
+                f"with what came before there are more than {limits.max_messages} messages",
+                "array_above_max_length",
+            )
+        return replace(request, messages=messages)
+
+
+class Stored(Endpoint):
+    """Answers for one stored response."""
+
+    async def _answer(self, exchange: Exchange, scope: Scope) -> None:
+        principal = await authenticate(self.services.keys, exchange.headers)
+        if principal.role is Role.ADMIN:
+            raise PermissionDenied("An admin key cannot be used for inference.")
+        body = await self._body(principal, scope["path_params"]["response_id"], _query(scope))
+        await exchange.answer(HTTPStatus.OK, msgspec.json.encode(body))
+
+    @abstractmethod
+    async def _body(self, principal: Principal, id_: str, query: Mapping[str, str]) -> object: ...
+
+    async def _found(self, principal: Principal, id_: str) -> Conversation:
+        turn_id = turn_of_response(id_)
+        found = None
+        if turn_id is not None:
+            found = await self.services.conversations.find(
+                principal.tenant_id, turn_id, self.dialect.name
+            )
+        if found is None:
+            raise unknown_response(id_)
+        return found
+
+
+class Retrieved(Stored):
+    """`GET /v1/responses/{id}`; what is not stored of its request shows its default."""
+
+    async def _body(self, principal: Principal, id_: str, query: Mapping[str, str]) -> object:
+        if query.get("stream") == "true":
+            raise invalid("stream", "only responses made in the background can be streamed")
+        return stored_response(await self._found(principal, id_))
+
+
+class Deleted(Stored):
+    """`DELETE /v1/responses/{id}`: it can be read and continued no more, but stays captured."""
+
+    async def _body(self, principal: Principal, id_: str, query: Mapping[str, str]) -> object:  # noqa: ARG002 - it has none
+        turn_id = turn_of_response(id_)
+        conversations = self.services.conversations
+        if turn_id is None or not await conversations.forget(
+            principal.tenant_id, turn_id, self.dialect.name
+        ):
+            raise unknown_response(id_)
+        return {"id": id_, "object": "response", "deleted": True}
+
+
+class InputItems(Stored):
+    """`GET /v1/responses/{id}/input_items`: what came before the reply, a page of it."""
+
+    async def _body(self, principal: Principal, id_: str, query: Mapping[str, str]) -> object:
+        limit = query.get("limit", str(_PAGE))
+        if not limit.isdecimal() or not 1 <= int(limit[:4]) <= _MOST:
+            raise invalid("limit", f"expected a number from 1 to {_MOST}")
+        order = query.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise invalid("order", "supported values are 'asc' and 'desc'")
+        items = input_items(await self._found(principal, id_))
+        if order == "desc":
+            items.reverse()
+        return _page(items, int(limit), query.get("after"))
+
+
+def _page(items: list[Item], limit: int, after: str | None) -> dict[str, object]:
+    start = 0
+    if after is not None:
+        start = next((n for n, item in enumerate(items, 1) if item["id"] == after), -1)
+        if start < 0:
+            raise invalid("after", "there is no such item")
+    page = items[start : start + limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": start + limit < len(items),
+    }
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    parsed = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100)
+    return {name: values[-1] for name, values in parsed.items()}
+
+
+def _turn_state(exchange: Exchange) -> str | None:
+    """What codex is to send back: what it sent, else a word of ours. Other clients get none."""
+    sent = exchange.headers.get(_TURN_STATE, "")
+    if sent and sent.isascii() and sent.isprintable() and len(sent) <= _STATE_CHARACTERS:
+        return sent
+    return exchange.request_id.hex if "x-codex-window-id" in exchange.headers else None

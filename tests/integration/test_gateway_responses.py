@@ -1,0 +1,310 @@
+"""The Responses API over real sockets, with the official client, a real Postgres, a fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import openai
+import pytest
+
+from gateway.config import Settings
+from gateway.records import new_id
+from tests.fakes import FakeSglang
+from tests.fixtures_gateway import Gateway
+from tests.running import gateway_values, make_keys, running_gateway
+from tests.unit.chat_models import REASONING, write_model
+
+TOOL: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Tells the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": False,
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+CALLS = f"<think>\nTwo cities.\n</think>\n\nLet me see.\n{CALL}\n{CALL.replace('Oslo', 'Rome')}"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer and a template with reasoning and tools."""
+    return write_model(tmp_path_factory.mktemp("reasons") / "model", REASONING)
+
+
+@pytest.fixture
+async def gateway(database_url: str, model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with FakeSglang(model_path=model) as engine:
+        keys = await make_keys(database_url, "tiny")
+        settings = Settings(**gateway_values(database_url, model, engine.url, tmp_path))
+        async with running_gateway(settings, keys) as running:
+            yield Gateway(url=running.url, keys=keys, services=running.services, engine=engine)
+
+
+@pytest.fixture
+async def client(gateway: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with gateway.client() as client:
+        yield client
+
+
+async def test_a_stream_is_what_was_sampled(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+    ids = gateway.says(CALLS)
+    async with client.responses.stream(model="tiny", input="Weather?", tools=[TOOL]) as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    ends = ("response.completed", "response.incomplete", "response.failed")
+    assert [event.type for event in events if event.type in ends] == ["response.completed"]
+    reasoning, message, *calls = final.output
+    assert reasoning.type == "reasoning"
+    assert [part.text for part in reasoning.content or []] == ["Two cities."]
+    assert (message.type, final.output_text) == ("message", "Let me see.")
+    said = [(call.name, json.loads(call.arguments)) for call in calls if "call" in call.type]
+    assert said == [("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})]
+    assert final.usage is not None
+    assert final.usage.output_tokens == len(ids)
+    assert final.usage.input_tokens == len(gateway.engine.requests[-1]["input_ids"])
+    [turn] = await gateway.rows("SELECT * FROM turns")
+    assert final.id == f"resp_{turn['id'].hex}"
+    assert (turn["dialect"], turn["finish_reason"]) == ("openai_responses", "tool_calls")
+    assert turn["stream_mismatch"] is False
+    assert [call["id"] for call in turn["reply"]["tool_calls"]] == [
+        call.call_id for call in calls if call.type == "function_call"
+    ]
+
+
+async def test_whole_and_stored_are_the_same(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+    gateway.says(CALLS)
+    asked: Any = {
+        "model": "tiny",
+        "instructions": "Be brief.",
+        "input": "Weather?",
+        "temperature": 0.7,
+    }
+    whole = await client.responses.create(**asked, tools=[TOOL], max_output_tokens=99)
+    assert (whole.status, whole.output_text) == ("completed", "Let me see.")
+    assert whole.instructions == "Be brief."
+    stored = await client.responses.retrieve(whole.id)
+    assert stored.model_dump() == whole.model_dump()
+    items = await client.responses.input_items.list(whole.id)
+    assert [(item.type, item.role, item.content[0].text) for item in items.data] == [
+        ("message", "user", "Weather?")
+    ]
+
+
+async def test_items_sent_back_extend_the_turn(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    gateway.says(CALLS)
+    gateway.says("Cold and warm.")
+    asked: list[Any] = [{"role": "user", "content": "Weather?"}]
+    first = await client.responses.create(model="tiny", input=asked, tools=[TOOL])
+    results = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "9"}
+        for item in first.output
+        if item.type == "function_call"
+    ]
+    again = [*asked, *(item.model_dump() for item in first.output), *results]
+    second = await client.responses.create(model="tiny", input=again, tools=[TOOL], stream=False)
+    assert second.output_text == "Cold and warm."
+    one, two = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert (two["parent_id"], two["branch_reason"]) == (one["id"], None)
+    assert two["shared_len"] == one["prompt_len"] + one["completion_len"]
+    [state] = await gateway.rows("SELECT * FROM next_states")
+    assert (state["turn_id"], state["role"], len(state["messages"])) == (one["id"], "tool", 2)
+
+
+async def test_the_stored_conversation_is_continued(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    texts = ["fox", "dog", "bird"]
+    previous: str | None = None
+    for number, text in enumerate(texts):
+        gateway.says(text)
+        reply = await client.responses.create(
+            model="tiny",
+            instructions="Be brief.",
+            input=f"u{number}",
+            previous_response_id=previous,
+            stream=False,
+        )
+        assert (reply.output_text, reply.previous_response_id) == (text, previous)
+        previous = reply.id
+    turns = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert [turn["parent_id"] for turn in turns] == [None, turns[0]["id"], turns[1]["id"]]
+    assert len({turn["session_id"] for turn in turns}) == 1
+    prompts = [request["input_ids"] for request in gateway.engine.requests]
+    shown = gateway.services.tokenizer.decode(prompts[2])
+    for said in ("Be brief.", "u0", "fox", "u1", "dog", "u2"):
+        assert shown.count(said) == 1
+    assert prompts[2][: len(prompts[1])] == prompts[1]
+    listed = await client.responses.input_items.list(previous or "", order="asc", limit=3)
+    assert [item.content[0].text for item in listed.data] == ["u0", "fox", "u1"]
+    assert listed.data[1].id == f"msg_{turns[0]['id'].hex}0000"
+    rest = await client.responses.input_items.list(
+        previous or "", order="asc", after=listed.data[-1].id
+    )
+    assert [item.content[0].text for item in rest.data] == ["dog", "u2"]
+    assert [listed.has_more, rest.has_more] == [True, False]
+    newest = await client.responses.input_items.list(previous or "", limit=1)
+    assert [item.content[0].text for item in newest.data] == ["u2"]
+
+
+async def test_two_branches_of_one_response(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+    """Equal conversations are told apart by the id that is continued."""
+    for text in ("fox", "fox", "a", "b"):
+        gateway.says(text)
+    one = await client.responses.create(model="tiny", input="Hi")
+    two = await client.responses.create(model="tiny", input="Hi")
+    for first in (one, two):
+        await client.responses.create(model="tiny", input="On", previous_response_id=first.id)
+    turns = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert [turn["parent_id"] for turn in turns[2:]] == [turn["id"] for turn in turns[:2]]
+    assert turns[2]["session_id"] != turns[3]["session_id"]
+
+
+async def test_what_may_not_be_read_is_not_found(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    for text in ("fox", "dog", "cat"):
+        gateway.says(text)
+    kept = await client.responses.create(model="tiny", input="Hi")
+    unkept = await client.responses.create(model="tiny", input="Ho", store=False)
+    chat = await client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Hu"}]
+    )
+    of_chat = f"resp_{chat.id.removeprefix('chatcmpl-')}"
+    unknown = (unkept.id, of_chat, f"resp_{new_id().hex}", "resp_1")
+
+    async def refused(by: openai.AsyncOpenAI, id_: str) -> None:
+        with pytest.raises(openai.NotFoundError):
+            await by.responses.retrieve(id_)
+        with pytest.raises(openai.NotFoundError):
+            await by.responses.input_items.list(id_)
+        with pytest.raises(openai.NotFoundError):
+            await by.responses.delete(id_)
+        with pytest.raises(openai.BadRequestError) as caught:
+            await by.responses.create(model="tiny", input="On", previous_response_id=id_)
+        assert (caught.value.code, caught.value.param) == (
+            "previous_response_not_found",
+            "previous_response_id",
+        )
+
+    for id_ in unknown:
+        await refused(client, id_)
+    async with gateway.client(gateway.keys.stranger) as stranger:
+        await refused(stranger, kept.id)
+    async with gateway.client(gateway.keys.admin) as admin:
+        with pytest.raises(openai.PermissionDeniedError):
+            await admin.responses.retrieve(kept.id)
+    assert (await client.responses.retrieve(kept.id)).id == kept.id
+    # What is not kept for its client is captured all the same.
+    assert len(await gateway.rows("SELECT 1 FROM turns")) == 3
+    await client.responses.delete(kept.id)
+    await refused(client, kept.id)
+    [turn] = await gateway.rows("SELECT * FROM turns WHERE id = $1", UUID(kept.id[5:]))
+    assert turn["reply"]["content"] == "fox"
+
+
+async def test_a_reply_that_was_cut_is_incomplete(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    gateway.says("one two three four five six seven")
+    events = [
+        event
+        async for event in await client.responses.create(
+            model="tiny", input="Count.", max_output_tokens=3, stream=True
+        )
+    ]
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.incomplete_details is not None
+    assert events[-1].response.incomplete_details.reason == "max_output_tokens"
+    assert events[-1].response.usage is not None
+    assert events[-1].response.usage.output_tokens == 3
+
+
+async def test_an_engine_that_dies_fails_the_response_once(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    gateway.engine.faults.die_after = 2
+    gateway.says("the quick brown fox jumps over the lazy dog")
+    stream = await client.responses.create(model="tiny", input="Go.", stream=True)
+    events = [event async for event in stream]
+    assert [e.type for e in events if e.type.endswith((".failed", ".completed"))] == [
+        "response.failed"
+    ]
+    assert events[-1].response.error is not None
+    assert events[-1].response.error.code == "server_error"
+    async with asyncio.timeout(20):
+        while not (rows := await gateway.rows("SELECT * FROM turns")):
+            await asyncio.sleep(0.02)
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(f"resp_{rows[0]['id'].hex}")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        (b"{", 400, None),
+        (b'{"model":"tiny"}', 400, "input"),
+        (b'{"model":"gpt","input":"x"}', 404, "model"),
+        (b'{"model":"tiny","input":"' + b"a b " * 9000 + b'"}', 400, "input"),
+        (b'{"model":"tiny","input":[{"type":"item_reference","id":"msg_1"}]}', 404, "input"),
+        (b'{"model":"tiny","input":"' + b"x" * 300_000 + b'"}', 413, None),
+    ],
+)
+async def test_bad_input_gets_one_clear_error(
+    gateway: Gateway, body: bytes, status: int, param: str | None
+) -> None:
+    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{gateway.url}/v1/responses", data=body) as answer,
+    ):
+        error = (await answer.json())["error"]
+    assert (answer.status, error["param"]) == (status, param)
+    assert await gateway.rows("SELECT 1 FROM turns") == []
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "order=up", "after=msg_1", "limit=101"])
+async def test_a_page_that_there_is_not(
+    gateway: Gateway, client: openai.AsyncOpenAI, query: str
+) -> None:
+    gateway.says("fox")
+    reply = await client.responses.create(model="tiny", input="Hi")
+    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
+    url = f"{gateway.url}/v1/responses/{reply.id}/input_items?{query}"
+    async with aiohttp.ClientSession(headers=headers) as http, http.get(url) as answer:
+        assert answer.status == 400
+        assert (await answer.json())["error"]["param"] == query.partition("=")[0]
+
+
+async def test_codex_gets_its_turn_state(gateway: Gateway) -> None:
+    headers = {
+        "authorization": f"Bearer {gateway.keys.agent}",
+        "x-codex-window-id": "w:0",
+        "session-id": "s",
+        "thread-id": "s",
+    }
+    body = {"model": "tiny", "input": "Hi", "stream": True, "store": False}
+    async with aiohttp.ClientSession(headers=headers) as http:
+
+        async def state(**more: str) -> str | None:
+            gateway.says("fox")
+            async with http.post(f"{gateway.url}/v1/responses", json=body, headers=more) as answer:
+                assert b"event: response.completed\n" in await answer.read()
+                return answer.headers.get("x-codex-turn-state")
+
+        minted = await state()
+        assert minted
+        assert await state(**{"x-codex-turn-state": "sent before"}) == "sent before"
+    [session] = await gateway.rows("SELECT external_id FROM sessions")
+    assert session["external_id"] == "s"
+    async with aiohttp.ClientSession(headers={"authorization": headers["authorization"]}) as http:
+        assert await state() is None
