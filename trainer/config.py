@@ -128,6 +128,10 @@ class TrainerConfig(Section):
     min_batch: Positive = Field(4, description="fewest samples of a step that is overdue")
     max_wait_s: Seconds = Field(900.0, description="age of the oldest sample that makes it due")
     window: Positive | None = Field(None, description="W, the oldest turns that may be taken")
+    order: Literal["windowed", "strict", "greedy"] = Field(
+        "windowed", description="how a turn without a verdict holds up those behind it"
+    )
+    per_session: Positive | None = Field(4, description="samples of a session in one batch")
     poll_s: Seconds = Field(5.0, description="look for samples this often without a notice")
     micro_batch_tokens: Positive | None = Field(
         None, description="padded tokens of one forward pass; null: 256 on CPU, 16384 on GPU"

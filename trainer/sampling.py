@@ -52,6 +52,9 @@ class Sampler:
             heads = await self._store.window(self._lineage_id, max(4 * settings.window, 256))
             choice = choose(
                 heads,
+                waiting=await self._waiting(live_version),
+                order=settings.trainer.order,
+                per_session=settings.trainer.per_session,
                 live_version=live_version,
                 max_lag=settings.freshness.max_lag,
                 batch=settings.batch,
@@ -87,6 +90,13 @@ class Sampler:
             await self._drop(epoch, live_version, bad)
             await self._store.release(self._lineage_id, epoch)
         return None
+
+    async def _waiting(self, live_version: int) -> list[float]:
+        """Arrivals of turns that hold a place in the line until they have a verdict."""
+        if self._settings.trainer.order == "greedy":
+            return []
+        fresh = max(0, live_version - self._settings.freshness.max_lag)
+        return await self._store.waiting(self._lineage_id, fresh, self._settings.window)
 
     def _refusal(self, sample: TrainingSample | None) -> str | None:
         """Why a leased sample must not be trained on, or None."""

@@ -8,11 +8,18 @@ from gateway.records import SampleHead
 from trainer.schedule import Choice, choose, lag
 
 
-def head(number: int, *, at: float | None = None, version: int = 5, score: float = 1) -> SampleHead:
+def head(
+    number: int,
+    *,
+    at: float | None = None,
+    version: int = 5,
+    score: float = 1,
+    session: int = 0,
+) -> SampleHead:
     return SampleHead(
         id=UUID(int=number),
         turn_id=UUID(int=1000 + number),
-        session_id=UUID(int=7),
+        session_id=UUID(int=session or 2000 + number),
         score=score,
         version_min=version,
         arrived_at=float(number) if at is None else at,
@@ -56,6 +63,30 @@ def test_turns_without_a_verdict_hold_their_place_in_the_window() -> None:
     assert not pick(ready, waiting=[1.0, 2.0]).due
     assert numbers(pick(ready, waiting=[20.0, 21.0]).chosen) == [10, 11, 12]
     assert pick(ready, waiting=[1.0, 2.0, 3.0, 4.0]).chosen == ()
+
+
+def test_strictly_in_order_nothing_passes_a_turn_without_a_verdict() -> None:
+    ready = [head(10), head(11), head(12), head(13)]
+    assert numbers(pick(ready, order="strict", waiting=[11.5]).chosen) == [10, 11]
+    assert numbers(pick(ready, order="strict", waiting=[]).chosen) == [10, 11, 12]
+    assert pick(ready, order="strict", waiting=[9.0]).chosen == ()
+
+
+def test_greedily_nothing_is_waited_for() -> None:
+    ready = [head(number) for number in range(10, 20)]
+    choice = pick(ready, order="greedy", waiting=[1.0] * 50, batch=9)
+    assert numbers(choice.chosen) == list(range(10, 19))
+    assert choice.due
+
+
+def test_a_session_gives_only_so_many_and_the_rest_stays_in_line() -> None:
+    ready = [head(n, session=1) for n in range(1, 7)] + [head(7, session=2), head(8)]
+    choice = pick(ready, batch=8, window=8, per_session=2)
+    assert numbers(choice.chosen) == [1, 2, 7, 8]
+    # What is held back holds no place in the window, or one session could fill it.
+    assert numbers(pick(ready, batch=4, window=4, per_session=2).chosen) == [1, 2, 7, 8]
+    assert choice.stale == choice.neutral == ()
+    assert numbers(pick(ready, batch=8, window=8).chosen) == list(range(1, 9))
 
 
 @pytest.mark.parametrize(
