@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from gateway.local.cache import cache_dir
+from gateway.local.cache import cache_dir, exclusive
 from gateway.local.environments import Environment, checkout
 
 _LIMIT_S = 120
@@ -24,15 +27,38 @@ def client_python(name: str) -> Path:
     return home.ensure(_tell)
 
 
+def npm_client(name: str) -> Path:
+    """The `node_modules` of `locks/clients-NAME/`, installed in the cache the first time."""
+    locks = checkout() / "locks" / f"clients-{name}"
+    found = hashlib.sha256((locks / "package-lock.json").read_bytes()).hexdigest()
+    home = cache_dir() / f"client-{name}-{found[:16]}"
+    busy = f"another process has been installing {home} for long"
+    with exclusive(cache_dir() / "locks" / f"{home.name}.lock", wait_s=600, busy=busy):
+        if not (home / "complete").is_file():
+            shutil.rmtree(home, ignore_errors=True)
+            shutil.copytree(locks, home)
+            _tell(f"installing {home}")
+            npm = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+            subprocess.run(npm, cwd=home, check=True, timeout=600, stdout=subprocess.DEVNULL)
+            (home / "complete").touch()
+    return home / "node_modules"
+
+
 async def run_client(python: Path, program: str, *arguments: str, **environ: str) -> Any:
     """What `contract/clients/PROGRAM` prints, decoded. Its own errors are the failure's text."""
     clean = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    command = [str(python), "-I", str(_PROGRAMS / program), *arguments]
+    return json.loads(await output_of(command, environ=clean | environ))
+
+
+async def output_of(
+    command: list[str], *, environ: dict[str, str], directory: Path | None = None
+) -> bytes:
+    """What a command prints that ends well; its environment is `environ` and nothing else."""
     process = await asyncio.create_subprocess_exec(
-        python,
-        "-I",
-        _PROGRAMS / program,
-        *arguments,
-        env=clean | environ,
+        *command,
+        cwd=directory,
+        env=environ,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -44,8 +70,8 @@ async def run_client(python: Path, program: str, *arguments: str, **environ: str
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, err.decode()
-    return json.loads(out)
+    assert process.returncode == 0, (out + err).decode()
+    return out
 
 
 def _tell(line: str) -> None:
