@@ -21,6 +21,7 @@ from gateway.config import Settings, load
 from gateway.errors import NextstateError
 
 if TYPE_CHECKING:
+    from gateway.cli.replay import Wanted
     from gateway.local.config import LocalSettings
     from gateway.local.stack import Stack
 
@@ -106,8 +107,29 @@ def serve() -> None:
 
 
 @app.command()
-def judge() -> None:
-    """Run a judge."""
+def judge(
+    *,
+    session: Annotated[
+        str | None,
+        typer.Option("--replay", metavar="SESSION", help="Judge it again; show changes."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Judge again what was served since: 2h, 3d, a date.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Another model of the LLM judge.")] = None,
+    guidance: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Another prompt's guidance.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Turns judged again at most.")] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="The difference, for programs.")] = False,
+) -> None:
+    """Run a judge, or judge again and compare; a comparison stores nothing."""
+    from gateway.cli.replay import wanted
+
+    ask = wanted(session, since, limit=limit, model=model, guidance=guidance)
+    if ask is not None:
+        _replay(ask, as_json=as_json)
+        return
     from judge.config import JudgeSettings
     from judge.worker import main as run
 
@@ -162,6 +184,20 @@ def logs(
 def version() -> None:
     """Print the version."""
     typer.echo(installed_version("nextstate"))
+
+
+def _replay(ask: Wanted, *, as_json: bool) -> None:
+    from gateway.cli import replay
+    from judge.replay import difference
+
+    replayed = asyncio.run(replay.run(local_settings(), ask))
+    found = difference(replayed)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        return
+    if found["changed"] or found["failed"]:
+        Console().print(replay.table(replayed))
+    typer.echo(replay.summary(found))
 
 
 def _foreground(settings: LocalSettings) -> None:
