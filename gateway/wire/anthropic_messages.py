@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from gateway.config import ServerSettings
-from gateway.errors import InvalidRequest, NextstateError
+from gateway.errors import NextstateError
 from gateway.records import Sampling, TurnRequest
 from gateway.wire import anthropic_errors
 from gateway.wire.anthropic_blocks import converted, wrong
@@ -56,8 +56,8 @@ class AnthropicMessages:
     """Requests and replies of the Messages API.
 
     `max_tokens` beyond what the context leaves is cut to that, since agents ask for what the
-    model that they know could say at most. Tools that the API runs itself, forced tool calls and
-    threads (a conversation kept by the server) are refused in so many words.
+    model that they know could say at most. Tools that the API runs itself and threads (a
+    conversation kept by the server) are refused in so many words.
     """
 
     name = "anthropic_messages"
@@ -107,16 +107,21 @@ class AnthropicMessages:
             )
         if not asked.model or len(asked.model) > _MODEL_CHARACTERS:
             raise wrong("model", f"expected 1 to {_MODEL_CHARACTERS} characters")
+        tools = _tools(asked.tools or ())
+        tool_choice, allowed = _tool_choice(asked.tool_choice, tools)
         user = known_user(whole.metadata if whole else None, limits.max_id_bytes)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
             messages=converted(asked.system, asked.messages, limits.max_messages),
             sampling=sampling,
-            tools=_tools(asked.tools or ()),
+            tools=tools,
             stream=bool(whole and whole.stream),
             include_usage=True,
-            tool_choice=_tool_choice(asked.tool_choice),
+            tool_choice=tool_choice,
+            allowed_tools=allowed,
+            parallel_tool_calls=(asked.tool_choice or {}).get("disable_parallel_tool_use")
+            is not True,
             call_prefix="toolu_",
             shorten=True,
             session_name=who.session_name or user.session_name,
@@ -181,7 +186,9 @@ def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
 def _tool(tool: Mapping[str, Any], at: str) -> dict[str, Any]:
     kind, schema = tool.get("type"), tool.get("input_schema")
     if kind not in (None, "custom") and schema is None:
-        raise _unsupported(f"{at}.type", "only tools that the client runs are supported")
+        raise wrong(
+            f"{at}.type", "only tools that the client runs are supported", "unsupported_parameter"
+        )
     name, description = tool.get("name"), tool.get("description")
     if not isinstance(name, str) or not name:
         raise wrong(f"{at}.name", "expected a string of at least 1 character")
@@ -194,13 +201,23 @@ def _tool(tool: Mapping[str, Any], at: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(choice: Mapping[str, Any] | None) -> str:
-    kind = (choice or {}).get("type", "auto")
-    if kind in ("any", "tool"):
-        raise _unsupported("tool_choice", "forced tool calls are not supported; use auto or none")
-    if kind not in ("auto", "none"):
-        raise wrong("tool_choice.type", "expected one of 'auto', 'any', 'tool', 'none'")
-    return str(kind)
+def _tool_choice(
+    choice: Mapping[str, Any] | None, tools: Sequence[Mapping[str, Any]]
+) -> tuple[str, tuple[str, ...]]:
+    """(`auto`, `none` or `required`, the names that may be called; none means all of them)."""
+    at, kind = "tool_choice", (choice or {}).get("type", "auto")
+    if kind in ("auto", "none"):
+        return kind, ()
+    if kind not in ("any", "tool"):
+        raise wrong(f"{at}.type", "expected one of 'auto', 'any', 'tool', 'none'")
+    if not tools:
+        raise wrong(at, "may only be specified while providing tools")
+    if choice is None or kind == "any":
+        return "required", ()
+    name = choice.get("name")
+    if name not in [tool["function"]["name"] for tool in tools]:
+        raise wrong(f"{at}.name", "expected the name of one of the tools")
+    return "required", (str(name),)
 
 
 def _template_kwargs(asked: _Conversation) -> dict[str, Any]:
@@ -212,7 +229,3 @@ def _template_kwargs(asked: _Conversation) -> dict[str, Any]:
     if isinstance(effort, str):
         kwargs["reasoning_effort"] = effort if effort in _EFFORTS else _EFFORTS[-1]
     return kwargs
-
-
-def _unsupported(param: str, message: str) -> InvalidRequest:
-    return wrong(param, message, "unsupported_parameter")

@@ -16,6 +16,7 @@ SMALLEST: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hi"}],
 }
 ASK = {"role": "user", "content": "hi"}
+TOOLS = [{"name": "f", "input_schema": {}}, {"name": "h", "input_schema": {}}]
 
 
 def parse(headers: dict[str, str] | None = None, **fields: Any) -> TurnRequest:
@@ -93,6 +94,8 @@ def test_every_field_that_is_read() -> None:
         call_prefix="toolu_",
         shorten=True,
         session_name="s-1/a-2",
+        parent_session_name="s-1",
+        marker="subagent",
         declared_kind=TurnKind.SIDE,
         turn_type="side",
         retry_count=2,
@@ -149,6 +152,24 @@ def test_counting_needs_no_max_tokens() -> None:
 
 
 @pytest.mark.parametrize(
+    ("choice", "required", "allowed", "parallel"),
+    [
+        (None, "auto", (), True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, "auto", (), False),
+        ({"type": "none"}, "none", (), True),
+        ({"type": "any"}, "required", (), True),
+        ({"type": "tool", "name": "h"}, "required", ("h",), True),
+    ],
+)
+def test_which_tools_are_called(
+    choice: dict[str, Any] | None, required: str, allowed: tuple[str, ...], parallel: bool
+) -> None:
+    request = parse(tools=TOOLS, tool_choice=choice)
+    assert (request.tool_choice, request.allowed_tools) == (required, allowed)
+    assert request.parallel_tool_calls is parallel
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"model": ""}, "model"),
@@ -174,6 +195,9 @@ def test_counting_needs_no_max_tokens() -> None:
         ({"tools": [{"name": "f", "description": 1, "input_schema": {}}]}, "tools.0.description"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "g"}, "tools": TOOLS}, "tool_choice.name"),
+        ({"tool_choice": {"type": "tool", "name": ["f"]}, "tools": TOOLS}, "tool_choice.name"),
+        ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice.name"),
         ({"tool_choice": {"type": "maybe"}}, "tool_choice.type"),
         ({"metadata": {"user_id": 1}}, "metadata.user_id"),
         ({"metadata": {"user_id": "u" * 513}}, "metadata.user_id"),
