@@ -23,11 +23,19 @@ from gateway.wire.json_body import invalid
 from gateway.wire.openai_responses import (
     OpenAIResponses,
     continued,
+    referred,
     unknown_previous,
     unknown_response,
+    with_items,
 )
 from gateway.wire.responses_ids import response_id, turn_of_response
-from gateway.wire.responses_output import Item, input_items, stored_response
+from gateway.wire.responses_output import (
+    Item,
+    input_items,
+    output_items,
+    reply_of,
+    stored_response,
+)
 
 #: codex sends this back within a turn of its user and expects it from every server.
 _TURN_STATE = "x-codex-turn-state"
@@ -59,10 +67,12 @@ class Responses(Inference):
         await super()._answer(exchange, scope)
 
     async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:
-        """Put the stored conversation before the input that continues it.
+        """Put in what the request only names: items of replies, and the conversation before it.
 
-        Raises InvalidRequest where there is none, or none that may be read.
+        Raises InvalidRequest or NotFound for what there is not, or what may not be read.
         """
+        most = self.services.settings.gateway.max_messages
+        request = await self._with_items(principal, request, most)
         turn_id = request.previous_turn
         if turn_id is None:
             return request
@@ -71,15 +81,30 @@ class Responses(Inference):
         )
         if found is None:
             raise unknown_previous(response_id(turn_id))
-        limits = self.services.settings.gateway
         messages = continued(found.messages, request.messages)
-        if len(messages) > limits.max_messages:
+        if len(messages) > most:
             raise invalid(
                 "input",
-                f"with what came before there are more than {limits.max_messages} messages",
+                f"with what came before there are more than {most} messages",
                 "array_above_max_length",
             )
         return replace(request, messages=messages)
+
+    async def _with_items(
+        self, principal: Principal, request: TurnRequest, most: int
+    ) -> TurnRequest:
+        turns = set(referred(request).values())
+        if not turns:
+            return request
+        replies = await self.services.conversations.replies(
+            principal.tenant_id, turns, self.dialect.name
+        )
+        items = {
+            item["id"]: item
+            for turn_id, reply in replies.items()
+            for item in output_items(turn_id, reply_of(reply))
+        }
+        return with_items(request, items, most)
 
 
 class Stored(Endpoint):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import asyncpg
 
 from gateway.errors import StoreUnavailable
-from gateway.records import Conversation, Exchanged, FinishReason, Usage
+from gateway.records import Conversation, Exchanged, FinishReason, Message, Usage
 from gateway.store.database import Database, seconds
 
 #: The turn itself, unless its client asked for it not to be kept for reading.
@@ -19,6 +19,12 @@ FROM turns t
 WHERE t.tenant_id = $1 AND t.id = $2 AND t.dialect = $3 AND t.finish_reason <> 'abort'
   AND {{kept}}
 """  # noqa: S608 - made of constants
+
+_REPLIES = """
+SELECT t.id, t.reply FROM turns t
+WHERE t.tenant_id = $1 AND t.id = ANY($2::uuid[]) AND t.dialect = $3 AND t.finish_reason <> 'abort'
+  AND {kept}
+"""
 
 #: It and its ancestors, the first of the conversation first. Ids grow along a chain, so a chain
 #: that names itself as its own ancestor ends all the same.
@@ -50,13 +56,17 @@ class ConversationStore:
         """Whether the schema says what clients want kept: not before revision 0002."""
         return self._database.revision > "0001"
 
+    @property
+    def _kept(self) -> str:
+        return "t.response_store" if self._knows else "true"
+
     async def find(self, tenant_id: UUID, turn_id: UUID, dialect: str) -> Conversation | None:
         """The conversation that ends in a turn's reply.
 
         None where the turn may not be read: unknown, of another dialect, cut off, or not to be
         kept; or where an ancestor of it is not stored (yet).
         """
-        query = _TURN.format(kept="t.response_store" if self._knows else "true")
+        query = _TURN.format(kept=self._kept)
         turn = await self._database.fetchrow(query, tenant_id, turn_id, dialect)
         if turn is None:
             return None
@@ -64,6 +74,14 @@ class ConversationStore:
         if rows[0]["parent_id"] is not None:
             return None
         return _conversation(turn, rows)
+
+    async def replies(
+        self, tenant_id: UUID, turn_ids: Collection[UUID], dialect: str
+    ) -> dict[UUID, Message]:
+        """Those of the turns' replies that may be read."""
+        query = _REPLIES.format(kept=self._kept)
+        rows = await self._database.fetch(query, tenant_id, list(turn_ids), dialect)
+        return {row["id"]: row["reply"] for row in rows}
 
     async def forget(self, tenant_id: UUID, turn_id: UUID, dialect: str) -> bool:
         """Let a turn be read no more by its id; whether it could be. It stays captured.

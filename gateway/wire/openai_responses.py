@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,21 +13,26 @@ from gateway.config import ServerSettings
 from gateway.errors import InvalidRequest, NextstateError, NotFound
 from gateway.records import Message, Sampling, TurnRequest
 from gateway.wire.chat_encoder import error_body
+from gateway.wire.chat_tool_choice import checked_choice
 from gateway.wire.clients import caller
 from gateway.wire.json_body import JsonBody, check_depth, invalid, unsupported
 from gateway.wire.outcome import outcome_of
 from gateway.wire.responses_encoder import ResponsesEncoder
 from gateway.wire.responses_ids import turn_of_response
-from gateway.wire.responses_input import messages_of
-from gateway.wire.responses_output import INSTRUCTIONS, repeated
-from gateway.wire.responses_tools import function_tools
+from gateway.wire.responses_input import REFERENCE, messages_of, missing_item, references
+from gateway.wire.responses_output import INSTRUCTIONS, Item, repeated
+from gateway.wire.responses_tools import function_tools, in_chat_form
 from gateway.wire.session_hints import session_in_body
 
 _MODEL_CHARACTERS = 256
+_MOST_TOP_LOGPROBS = 20
 _LARGEST_INT = 2**63 - 1
 _LOGPROBS = "message.output_text.logprobs"
 #: Names that rendering gives to templates itself.
 _RESERVED = ("messages", "tools", "add_generation_prompt")
+
+#: What the pipeline complains of, by its name here.
+_PARAMS = {"messages": "input", "response_format": "text.format"}
 
 
 class _Text(msgspec.Struct):
@@ -89,6 +95,7 @@ class OpenAIResponses:
         who = caller(headers, limits.max_id_bytes)
         _check(asked)
         tools, namespaces = function_tools(asked.tools or ())
+        tool_choice, allowed = checked_choice(in_chat_form(asked.tool_choice), tools)
         summary = (
             asked.reasoning.summary or asked.reasoning.generate_summary if asked.reasoning else None
         )
@@ -100,9 +107,11 @@ class OpenAIResponses:
             tools=tools,
             stream=bool(asked.stream),
             include_usage=True,
-            tool_choice=_tool_choice(asked.tool_choice),
+            tool_choice=tool_choice,
+            allowed_tools=allowed,
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
             shorten=True,
-            top_logprobs=0 if _LOGPROBS in (asked.include or ()) else None,
+            top_logprobs=(asked.top_logprobs or 0) if _LOGPROBS in (asked.include or ()) else None,
             session_name=who.session_name
             or session_in_body(asked.prompt_cache_key, asked.client_metadata, limits.max_id_bytes),
             parent_session_name=who.parent_session_name,
@@ -118,6 +127,7 @@ class OpenAIResponses:
             previous_turn=_previous(asked.previous_response_id),
             store=asked.store is not False,
             echo={
+                "items": asked.input if references(asked.input) else None,
                 "response": _repeated(asked),
                 "summary": summary is not None,
                 "namespaces": namespaces,
@@ -134,8 +144,8 @@ class OpenAIResponses:
         error: NextstateError,
         request_id: UUID | None = None,  # noqa: ARG002 - a header says it
     ) -> tuple[int, dict[str, str], bytes]:
-        if isinstance(error, InvalidRequest) and error.param == "messages":
-            error.param = "input"
+        if isinstance(error, InvalidRequest):
+            error.param = _PARAMS.get(error.param or "", error.param)
         outcome = outcome_of(error)
         return outcome.status, dict(outcome.headers), error_body(error)
 
@@ -155,6 +165,23 @@ def unknown_response(id_: str) -> NotFound:
     error.kind = "invalid_request_error"
     error.code = None
     return error
+
+
+def referred(request: TurnRequest) -> dict[str, UUID]:
+    """Items that a request only refers to, and the turns whose replies they are of.
+
+    Raises NotFound for an id that is none of ours.
+    """
+    return references(request.echo["items"])
+
+
+def with_items(request: TurnRequest, items: Mapping[str, Item], most: int) -> TurnRequest:
+    """A request with the items that it refers to. Raises NotFound for one that is missing."""
+    given = [
+        items.get(item["id"]) or missing_item(item["id"]) if item.get("type") == REFERENCE else item
+        for item in request.echo["items"]
+    ]
+    return replace(request, messages=(*request.messages, *messages_of(given, most)))
 
 
 def continued(before: Sequence[Message], new: Sequence[Message]) -> tuple[Message, ...]:
@@ -182,9 +209,7 @@ def _check(asked: _Body) -> None:
         )
     if asked.truncation not in (None, "auto", "disabled"):
         raise invalid("truncation", "supported values are 'auto' and 'disabled'")
-    if asked.top_logprobs:
-        _between("top_logprobs", asked.top_logprobs, 0, 20)
-        raise unsupported("top_logprobs", "Only the sampled tokens' logprobs are available.")
+    _between("top_logprobs", asked.top_logprobs, 0, _MOST_TOP_LOGPROBS)
     metadata = asked.metadata or {}
     if len(metadata) > 16 or any(len(k) > 64 or len(v) > 512 for k, v in metadata.items()):
         raise invalid("metadata", "at most 16 keys of 64 characters, values of 512, are allowed")
@@ -192,8 +217,8 @@ def _check(asked: _Body) -> None:
 
 def _messages(asked: _Body, most: int) -> list[Message]:
     assert asked.input is not None, "checked before"
-    messages = messages_of(asked.input, most)
-    if not messages and asked.previous_response_id is None:
+    messages = [] if references(asked.input) else messages_of(asked.input, most)
+    if not asked.input and asked.previous_response_id is None:
         raise invalid("input", "expected at least one item", "empty_array")
     if asked.instructions:
         messages.insert(0, {"role": "system", "content": asked.instructions, INSTRUCTIONS: True})
@@ -241,16 +266,6 @@ def _grammar(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {"json_schema": msgspec.json.encode(schema).decode()}
 
 
-def _tool_choice(choice: str | dict[str, Any] | None) -> str:
-    if choice is None or choice in ("auto", "none"):
-        return str(choice or "auto")
-    if choice == "required" or isinstance(choice, dict):
-        raise unsupported(
-            "tool_choice", "Forced tool calls are not supported; use 'auto' or 'none'."
-        )
-    raise invalid("tool_choice", "supported values are 'auto' and 'none'")
-
-
 def _template_kwargs(asked: _Body) -> dict[str, Any]:
     kwargs = dict(asked.chat_template_kwargs or {})
     for name in _RESERVED:
@@ -278,7 +293,7 @@ def _repeated(asked: _Body) -> dict[str, Any]:
         for name in (
             "instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
             "previous_response_id", "prompt_cache_key", "safety_identifier", "store",
-            "temperature", "tool_choice", "tools", "top_p", "user",
+            "temperature", "tool_choice", "tools", "top_logprobs", "top_p", "user",
         )
         if (value := getattr(asked, name)) is not None
     }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from gateway.errors import InvalidRequest, NotFound
@@ -24,8 +24,30 @@ _TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal":
 _THOUGHT = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
 
 
+#: The type of an item that stands for one of a stored reply.
+REFERENCE = "item_reference"
+
+
+def references(items: str | Sequence[Mapping[str, Any]] | None) -> dict[str, UUID]:
+    """The ids of items that are only referred to, and the turns whose replies they are of.
+
+    Raises NotFound for an id that is none of ours.
+    """
+    found: dict[str, UUID] = {}
+    for index, item in enumerate(() if isinstance(items, str) else items or ()):
+        if item.get("type") == REFERENCE:
+            id_ = _string(item, "id", f"input[{index}]")
+            found[id_] = turn_of_item(id_) or missing_item(id_)
+    return found
+
+
+def missing_item(id_: str) -> NoReturn:
+    """The original's answer to a reference to what it does not have."""
+    raise NotFound(f"Item with id '{id_}' not found.", param="input")
+
+
 def messages_of(items: str | Sequence[Mapping[str, Any]], most: int) -> list[Message]:
-    """Raises InvalidRequest for an item that is malformed, and NotFound for a reference."""
+    """References must have been replaced. Raises InvalidRequest for an item that is malformed."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     if len(items) > most:
@@ -56,12 +78,6 @@ class _Conversation:
             self._call(item, at)
         elif kind == "function_call_output":
             self._output(item, at)
-        elif kind == "item_reference":
-            raise NotFound(
-                f"Item with id '{_string(item, 'id', at)}' not found. Items are not stored apart "
-                "from their response: send the item itself, or 'previous_response_id'.",
-                param="input",
-            )
         elif kind is None:
             raise _missing(f"{at}.type")
         else:

@@ -180,12 +180,11 @@ def text_part(text: str, logprobs: Sequence[TokenLogprob] = ()) -> Item:
 
 
 def logprob(token: TokenLogprob) -> Item:
-    return {
-        "token": token.text,
-        "logprob": token.logprob,
-        "bytes": list(token.raw),
-        "top_logprobs": [],
-    }
+    return {**_token(token), "top_logprobs": [_token(other) for other in token.top]}
+
+
+def _token(token: TokenLogprob) -> Item:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.raw)}
 
 
 def reply_of(message: Mapping[str, Any]) -> Reply:

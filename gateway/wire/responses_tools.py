@@ -53,6 +53,25 @@ def function_tools(
     return tuple(functions.values()), spaces
 
 
+def in_chat_form(choice: str | Mapping[str, Any] | None) -> str | Mapping[str, Any] | None:
+    """A `tool_choice` as chat completions write it, where it names functions. Pure renaming."""
+    if not isinstance(choice, Mapping):
+        return choice
+    if choice.get("type") == "function":
+        return _named(choice)
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        if isinstance(tools, list):
+            tools = [_named(tool) if isinstance(tool, Mapping) else tool for tool in tools]
+        inner = {"mode": choice.get("mode"), "tools": tools}
+        return {"type": "allowed_tools", "allowed_tools": inner}
+    return choice
+
+
+def _named(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": tool.get("name")}}
+
+
 def flat(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A function tool as the Responses API writes it."""
     function = tool.get("function") or {}

@@ -120,6 +120,25 @@ async def test_items_sent_back_extend_the_turn(
     assert (state["turn_id"], state["role"], len(state["messages"])) == (one["id"], "tool", 2)
 
 
+async def test_items_are_referred_to(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+    gateway.says(CALLS)
+    gateway.says("Cold and warm.")
+    first = await client.responses.create(model="tiny", input="Weather?", tools=[TOOL])
+    told: list[Any] = [{"role": "user", "content": "Weather?"}]
+    told += [{"type": "item_reference", "id": item.id} for item in first.output]
+    told += [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "9"}
+        for item in first.output
+        if item.type == "function_call"
+    ]
+    await client.responses.create(model="tiny", input=told, tools=[TOOL])
+    one, two = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert (two["parent_id"], two["branch_reason"]) == (one["id"], None)
+    async with gateway.client(gateway.keys.stranger) as stranger:
+        with pytest.raises(openai.NotFoundError):
+            await stranger.responses.create(model="tiny", input=told, tools=[TOOL])
+
+
 async def test_the_stored_conversation_is_continued(
     gateway: Gateway, client: openai.AsyncOpenAI
 ) -> None:

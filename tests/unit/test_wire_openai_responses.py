@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from gateway.config import ServerSettings
 from gateway.errors import InvalidRequest, NextstateError, NotFound, RequestError
-from gateway.records import Sampling, TurnKind, TurnRequest
+from gateway.records import Reply, Sampling, TurnKind, TurnRequest
 from gateway.resolve import chain, prefixes, seed
-from gateway.wire.openai_responses import OpenAIResponses, continued
+from gateway.wire.openai_responses import OpenAIResponses, continued, referred, with_items
+from gateway.wire.responses_ids import Prefix, output_id
 from gateway.wire.responses_input import messages_of
+from gateway.wire.responses_output import output_items
 
 RESPONSES = OpenAIResponses()
 LIMITS = ServerSettings(max_messages=50)
@@ -136,7 +138,6 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"top_p": 0}, "top_p"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
     ({"top_logprobs": 21}, "top_logprobs"),
-    ({"top_logprobs": 2}, "top_logprobs"),
     ({"truncation": "middle"}, "truncation"),
     ({"tools": [{"type": "teleport"}]}, "tools[0].type"),
     ({"tools": [{"type": ["function"]}]}, "tools[0].type"),
@@ -145,6 +146,16 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"tools": [{"type": "function", "name": "f", "parameters": 3}]}, "tools[0].parameters"),
     ({"tools": [{"type": "namespace", "name": "n", "tools": [3]}]}, "tools[0].tools"),
     ({"tool_choice": "sometimes"}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "name": "g"}, "tools": [TOOL]}, "tool_choice"),
+    ({"tool_choice": {"type": "web_search"}, "tools": [TOOL]}, "tool_choice.type"),
+    (
+        {
+            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [3]},
+            "tools": [TOOL],
+        },
+        "tool_choice.allowed_tools.tools[0].function.name",
+    ),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
     ({"metadata": {"a": 1}}, "metadata[...]"),
@@ -174,8 +185,50 @@ def test_an_error_in_the_words_of_the_api() -> None:
         }
     }
     # What the template says of messages is said of the input.
-    _, _, body = RESPONSES.error(InvalidRequest("no", param="messages"))
-    assert json.loads(body)["error"]["param"] == "input"
+    for param, shown in (("messages", "input"), ("response_format", "text.format"), (None, None)):
+        _, _, body = RESPONSES.error(InvalidRequest("no", param=param))
+        assert json.loads(body)["error"]["param"] == shown
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ("required", ("required", ())),
+        ({"type": "function", "name": "f"}, ("required", ("f",))),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "f"}],
+            },
+            ("required", ("f",)),
+        ),
+    ],
+)
+def test_calls_can_be_required(choice: Any, found: tuple[str, tuple[str, ...]]) -> None:
+    asked = parse(tools=[TOOL], tool_choice=choice, parallel_tool_calls=False)
+    assert (asked.tool_choice, asked.allowed_tools) == found
+    assert asked.parallel_tool_calls is False
+    assert asked.echo["response"]["tool_choice"] == choice
+
+
+def test_the_likeliest_tokens_are_shown_beside_logprobs() -> None:
+    included = ["message.output_text.logprobs"]
+    assert parse(top_logprobs=3, include=included).top_logprobs == 3
+    assert parse(top_logprobs=3).top_logprobs is None
+
+
+def test_items_that_are_referred_to_are_put_in() -> None:
+    id_ = output_id(Prefix.MESSAGE, TURN, 0)
+    reference = {"type": "item_reference", "id": id_}
+    asked = parse(instructions="i", input=[USER, reference, USER])
+    assert referred(asked) == {id_: TURN}
+    item = output_items(TURN, Reply(text="Hello"))[0]
+    whole = with_items(asked, {id_: item}, 50)
+    assert [m["content"] for m in whole.messages] == ["i", "Hi", "Hello", "Hi"]
+    with pytest.raises(NotFound, match=id_):
+        with_items(asked, {}, 50)
+    assert referred(parse()) == {}
 
 
 def test_instructions_are_not_handed_on() -> None:

@@ -25,8 +25,15 @@ from gateway.wire.responses_encoder import ResponsesEncoder
 TURN = UUID("0199aaaa-0000-7000-8000-000000000001")
 HEX = TURN.hex
 USAGE = Usage(prompt_tokens=11, completion_tokens=5, cached_tokens=4)
-LOGPROB = TokenLogprob(text="Hi", raw=b"Hi", logprob=-0.5)
-SHOWN = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}
+LOGPROB = TokenLogprob(
+    text="Hi", raw=b"Hi", logprob=-0.5, top=(TokenLogprob(text="H", raw=b"H", logprob=-0.2),)
+)
+SHOWN = {
+    "token": "Hi",
+    "logprob": -0.5,
+    "bytes": [72, 105],
+    "top_logprobs": [{"token": "H", "logprob": -0.2, "bytes": [72]}],
+}
 
 OPEN = Delta(call_index=0, call_id="c1", call_name="f")
 

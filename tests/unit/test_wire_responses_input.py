@@ -8,7 +8,7 @@ import pytest
 from gateway.errors import InvalidRequest, NotFound
 from gateway.records import Reply, ToolCall
 from gateway.wire.responses_ids import Prefix, input_id, output_id, turn_of_item, turn_of_response
-from gateway.wire.responses_input import messages_of
+from gateway.wire.responses_input import messages_of, references
 from gateway.wire.responses_output import output_items
 
 ONE = UUID("0199aaaa-0000-7000-8000-000000000001")
@@ -199,9 +199,15 @@ def test_a_bad_item_is_named(items: Any, param: str) -> None:
     assert caught.value.param == param
 
 
-def test_a_reference_is_not_found() -> None:
-    with pytest.raises(NotFound, match="msg_1"):
-        messages_of([{"type": "item_reference", "id": "msg_1"}], 100)
+def test_references_name_their_turns() -> None:
+    id_ = output_id(Prefix.CALL, ONE, 1)
+    assert references([U, {"type": "item_reference", "id": id_}]) == {id_: ONE}
+    assert references("u") == references([U]) == references(None) == {}
+    for other in ("msg_1", input_id(Prefix.MESSAGE, ONE, 0)):
+        with pytest.raises(NotFound, match=other):
+            references([{"type": "item_reference", "id": other}])
+    with pytest.raises(InvalidRequest):
+        references([{"type": "item_reference"}])
 
 
 def test_only_ids_of_replies_name_their_turn() -> None:
