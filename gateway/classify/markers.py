@@ -17,6 +17,7 @@ TITLE = "title"
 COMMIT_MESSAGE = "commit_message"
 
 _SEARCHED_CHARACTERS = 20_000
+_SYSTEM = ("system", "developer")
 
 #: Agents whose main line never comes without tools, by the start of their User-Agent.
 _WITH_TOOLS = ("claude-cli/", "opencode/", "QwenCode/", "codex")
@@ -24,7 +25,7 @@ _WITH_TOOLS = ("claude-cli/", "opencode/", "QwenCode/", "codex")
 
 @dataclass(frozen=True, slots=True)
 class _Phrase:
-    """`where` is `system` (the first system message's start) or `last` (the last message)."""
+    """`where` is `system` (the first system message's start) or `last` (what was said last)."""
 
     marker: str
     where: str
@@ -52,12 +53,14 @@ def marker_of(request: TurnRequest) -> str:
     """Which call beside the main line this is, or the empty string."""
     if request.marker:
         return request.marker
-    system = next((m for m in request.messages if m["role"] in ("system", "developer")), None)
+    system = next((m for m in request.messages if m["role"] in _SYSTEM), None)
+    # claude-code writes what is left of its budget behind the newest message.
+    last = next((m for m in reversed(request.messages) if m["role"] not in _SYSTEM), None)
     texts = {
         "system": plain_text(system)[:_SEARCHED_CHARACTERS] if system else "",
-        "last": plain_text(request.messages[-1])[:_SEARCHED_CHARACTERS],
+        "last": plain_text(last)[:_SEARCHED_CHARACTERS] if last else "",
     }
-    if request.messages[-1]["role"] != "user":
+    if last is None or last["role"] != "user":
         texts["last"] = ""
     for phrase in _PHRASES:
         if phrase.expression.search(texts[phrase.where]):

@@ -161,6 +161,21 @@ def test_structure_decides_the_rest(
             ),
             "compaction",
         ),
+        (
+            request(
+                USER,
+                REPLY,
+                {"role": "tool", "tool_call_id": "a", "content": "1"},
+                {
+                    "role": "user",
+                    "content": "Text only. Your task is to create a detailed summary of the"
+                    " conversation so far.",
+                },
+                {"role": "system", "content": "<total_tokens>14959341 tokens left</total_tokens>"},
+                tools=(TOOL,),
+            ),
+            "compaction",
+        ),
         (request(client="opencode/1.18"), "one_shot_without_tools"),
     ],
 )
