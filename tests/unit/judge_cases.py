@@ -1,8 +1,8 @@
 """Labelled turns from `tests/data/judge_cases.jsonl`, as evidence.
 
 A row: `request` (a user's words or messages), `reply` (text or a message), `next` (messages),
-`score` and `rule` that the rules should come to (null: left to a judge that reads), optionally
-`finish` and `feedback`.
+`score` and `rule` that the rules should come to (null: left to a judge that reads, whose score is
+`reads` where people would agree on one), optionally `finish` and `feedback`.
 """
 
 from __future__ import annotations
