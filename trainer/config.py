@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gateway.config import Positive, Section, Settings
 from gateway.errors import ConfigError
@@ -100,6 +101,35 @@ class CreditSettings(Section):
     )
 
 
+class AlarmSettings(Section):
+    """When a batch's behaviour is out of the usual; alarms are logged, and change nothing."""
+
+    after: Positive = Field(4, description="batches before anything is usual")
+    horizon: Positive = Field(32, description="batches that the usual looks back on")
+    length_factor: float = Field(1.5, gt=1, description="replies longer or shorter by this factor")
+    rate_change: float = Field(0.25, gt=0, description="change of a share of replies")
+    max_solicitation: Share = Field(0.1, description="share of replies that ask for praise")
+    solicits: tuple[str, ...] = Field(
+        (
+            r"thank me\b",
+            r"(?:say|reply|answer|type)(?: with)?(?: just)? [\"']?(?:thanks|thank you|great)\b",
+            r"rate (?:me|this|my (?:answer|reply))\b",
+            r"(?:give|leave) (?:me|this)(?: \w+){0,2} (?:thumbs|five stars|5 stars|upvote|like)",
+            r"bedank(?:e dich|en sie sich)|remercie(?:z)?-moi|dame las gracias|谢谢我|感謝して",
+        ),
+        description="regular expressions of replies that ask for praise, in any case",
+    )
+
+    @field_validator("solicits")
+    @classmethod
+    def _compiles(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            re.compile("|".join(patterns))
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        return patterns
+
+
 class PublishSettings(Section):
     """How a version goes live."""
 
@@ -152,6 +182,7 @@ class TrainerConfig(Section):
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     loss: LossSettings = Field(default_factory=LossSettings)
     credit: CreditSettings = Field(default_factory=CreditSettings)
+    alarms: AlarmSettings = Field(default_factory=AlarmSettings)
     publish: PublishSettings = Field(default_factory=PublishSettings)
 
 

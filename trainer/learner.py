@@ -13,6 +13,7 @@ from typing import Any
 from gateway.errors import NonFinite
 from gateway.records import PolicyRef, TrainingSample
 from trainer.backends.base import Backend, Probe, Proof
+from trainer.behaviour import Watch, behaviour
 from trainer.checkpoint import Written, verify, verify_state, write_version
 from trainer.config import TrainerConfig
 from trainer.credit import Baseline, assign
@@ -20,6 +21,9 @@ from trainer.packing import minibatches
 from trainer.update import update
 
 _STATE = "learner.json"
+
+#: What the metrics of alarms begin with: 1 where the behaviour named after it is unusual.
+ALARM = "alarm_"
 
 
 class Learner:
@@ -30,7 +34,7 @@ class Learner:
 
     def __init__(self, backend: Backend, config: TrainerConfig, root: Path) -> None:
         self._backend, self._config, self._root = backend, config, root
-        self._baseline = Baseline()
+        self._baseline, self._watch = Baseline(), Watch()
         self._probes = _random_probes(backend.vocab_size)
         self.version: int | None = None
 
@@ -48,13 +52,15 @@ class Learner:
         self.version = None
         if policy.uri is None or checkpoint is None:
             self._backend.reset()
-            self._baseline, self._probes = Baseline(), _random_probes(self.vocab_size)
+            self._baseline, self._watch = Baseline(), Watch()
+            self._probes = _random_probes(self.vocab_size)
         else:
             weights = verify(policy.uri, policy.checksum or "")
             state = verify_state(checkpoint)
             self._backend.load(weights, state)
             saved: dict[str, Any] = json.loads((state / _STATE).read_text())
             self._baseline = Baseline.restore(saved["baseline"])
+            self._watch = Watch.restore(saved.get("watch", {}))
             self._probes = tuple(Probe(tuple(ids), start) for ids, start in saved["probes"])
         self.version = policy.version
 
@@ -78,22 +84,30 @@ class Learner:
         metrics = update(self._backend, batches, config.loss, cancelled)
         self.version = None
         self._baseline = credit.baseline
+        found = behaviour(samples, config.alarms)
+        raised = self._watch.alarms(found, config.alarms)
+        self._watch = self._watch.after(found, config.alarms)
         settings = config.publish
         self._probes = tuple(
             _probe(sample, settings.probe_tokens) for sample in samples[: settings.probe_sequences]
         )
         scores = [sample.score for sample in samples]
-        return metrics | {
-            "samples": float(len(samples)),
-            "score_mean": fmean(scores),
-            "positive": sum(score > 0 for score in scores) / len(scores),
-            "advantage_mean": fmean(credit.advantages),
-            "groups_flat": float(credit.flat_groups),
-            "rule_held": credit.held,
-            "reply_tokens": sum(batch.tokens for batch in batches) / len(samples),
-            "forward_tokens": float(sum(batch.forward_tokens for batch in batches)),
-            "train_s": time.perf_counter() - started,
-        }
+        alarms = {f"{ALARM}{name}": float(name in raised) for name in found}
+        return (
+            metrics
+            | found
+            | alarms
+            | {
+                "samples": float(len(samples)),
+                "score_mean": fmean(scores),
+                "positive": sum(score > 0 for score in scores) / len(scores),
+                "advantage_mean": fmean(credit.advantages),
+                "groups_flat": float(credit.flat_groups),
+                "rule_held": credit.held,
+                "forward_tokens": float(sum(batch.forward_tokens for batch in batches)),
+                "train_s": time.perf_counter() - started,
+            }
+        )
 
     def proof(self) -> Proof:
         """What an engine that serves this policy must compute. Raises NonFinite."""
@@ -116,6 +130,7 @@ class Learner:
         self._backend.save(directory)
         saved = {
             "baseline": self._baseline.dump(),
+            "watch": self._watch.dump(),
             "probes": [[list(probe.ids), probe.start] for probe in self._probes],
         }
         (directory / _STATE).write_text(json.dumps(saved))

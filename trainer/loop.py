@@ -30,7 +30,7 @@ from trainer.backends.base import StepAbandoned
 from trainer.compute import Compute
 from trainer.config import TrainerConfig
 from trainer.delivery import Delivery, within
-from trainer.learner import Learner
+from trainer.learner import ALARM, Learner
 from trainer.sampling import Claim, Sampler
 
 log = get_logger(__name__)
@@ -116,6 +116,10 @@ class Trainer:
             lambda: self._learner.train(claim.samples, self._stop.is_set)
         )
         metrics |= {"lag_max": max(claim.lags), "lag_mean": fmean(claim.lags)}
+        for name in sorted(metrics):
+            if name.startswith(ALARM) and metrics[name]:
+                what = name.removeprefix(ALARM)
+                log.warning("unusual_behaviour", what=what, value=round(metrics[what], 6))
         version = await self._policies.allocate_version(self._lineage_id, epoch)
         written = await self._compute.run(lambda: self._learner.write(version))
         candidate = PolicyRef(

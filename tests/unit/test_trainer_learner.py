@@ -86,7 +86,20 @@ def test_metrics_say_what_was_trained(model: Path, tmp_path: Path) -> None:
     assert metrics["advantage_mean"] == 0.5  # +2 and -2, the disliked one at half weight
     assert metrics["step_share"] in {1, 0.5, 0.25, 0.125}
     assert metrics["step_kl"] <= 0.03
+    assert metrics["alarm_reply_tokens"] == 0
     assert metrics["kl"] == pytest.approx(0, abs=1e-6)  # version 0 is the reference
+
+
+def test_replies_that_grow_raise_an_alarm_also_after_a_resume(model: Path, tmp_path: Path) -> None:
+    first, second = learner(model, tmp_path), learner(model, tmp_path)
+    for _ in range(4):
+        train(first)
+    written = first.write(1)
+    second.restore(ref(written, 1), written.state)
+    longer = array("i", range(11, 21))
+    grown = [replace(one, sampled_ids=longer, logprobs=array("f", [-5.0] * 10)) for one in batch()]
+    metrics = second.train(grown, lambda: False)
+    assert (metrics["reply_tokens"], metrics["alarm_reply_tokens"]) == (10, 1)
 
 
 def test_a_refused_version_leaves_no_trace(model: Path, tmp_path: Path) -> None:
