@@ -189,8 +189,11 @@ class Stack:
             async with asyncio.TaskGroup() as group:
                 for spec in specs:
                     group.create_task(self._supervisor.start(spec))
-        except* StackError as errors:
-            raise errors.exceptions[0] from None
+        except BaseExceptionGroup as errors:
+            # Callers know one tree of errors, and no groups.
+            if (known := errors.subgroup(NextstateError)) is None:
+                raise
+            raise known.exceptions[0] from None
 
     def _step(self, step: str) -> None:
         self._state.step = step
