@@ -1,9 +1,13 @@
 """`make bench-judge`: how right the rules are on the labelled set, and an LLM where there is one.
 
 A row's `score` is what the rules should come to, `reads` what a judge that reads should say where
-the rules rightly say nothing. An LLM judges every row that has either, without the rules, at the
-endpoint of `NEXTSTATE_JUDGE__LLM__BASE_URL` and `NEXTSTATE_JUDGE__LLM__MODEL`; without them none is
-asked. Tables are printed, and the same goes to `build/bench/judge.json`.
+the rules rightly say nothing. The rules were made with these rows at hand, so they are right on
+all of them; `judge_heldout.jsonl` was written afterwards (`expected`: what people would say), and
+no rule was changed for it.
+
+An LLM judges, without the rules, every row with a score that can be told from the conversation, at
+the endpoint of `NEXTSTATE_JUDGE__LLM__BASE_URL` and `NEXTSTATE_JUDGE__LLM__MODEL`; without them
+none is asked. Tables are printed, and the same goes to `build/bench/judge.json`.
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ from judge.verdicts import Evidence, Judge
 
 _ROOT = Path(__file__).parents[1]
 CASES = _ROOT / "tests" / "data" / "judge_cases.jsonl"
+HELD_OUT = _ROOT / "tests" / "data" / "judge_heldout.jsonl"
 OUT = _ROOT / "build" / "bench" / "judge.json"
+
+_TITLES = {"held_out": "rules, held out"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +92,9 @@ def _case(row: dict[str, Any]) -> Case:
         ),
         finish_reason=FinishReason(row.get("finish", "stop")),
     )
-    expected = row["score"] if row["score"] is not None else row.get("reads")
+    expected = row.get("score", row.get("expected"))
+    if expected is None:
+        expected = row.get("reads")
     return Case(language=row["lang"], evidence=evidence, expected=expected)
 
 
@@ -146,15 +155,17 @@ async def measure(config: JudgeConfig) -> dict[str, Any]:
     """The report. Raises ConfigError."""
     cases = read()
     ruled = await ask(RuleJudge.configured(config), cases, at_once=1)
+    unseen = await ask(RuleJudge.configured(config), read(HELD_OUT), at_once=1)
     report: dict[str, Any] = {
         "rows": len(cases),
         "rules": figures(ruled),
         "by_rule": grouped(ruled),
         "by_language": grouped(ruled, by_language=True),
+        "held_out": {**figures(unseen), "by_rule": grouped(unseen)},
     }
     if config.llm is not None:
         alone = config.model_copy(update={"line": ("llm",)})
-        labelled = [case for case in cases if case.readable]
+        labelled = [case for case in (*cases, *read(HELD_OUT)) if case.readable]
         async with lined_up(alone) as lineup:
             read_ = await ask(lineup.judges[0], labelled, config.concurrency)
         report["llm"] = {
@@ -167,10 +178,11 @@ async def measure(config: JudgeConfig) -> dict[str, Any]:
 
 def show(report: dict[str, Any], console: Console) -> None:
     whole = Table("judge", "rows", "settled", "coverage", "right", "accuracy", "kappa")
-    for name in ("rules", "llm"):
+    for name in ("rules", "held_out", "llm"):
         if found := report.get(name):
             whole.add_row(
-                found.get("model", name), *(str(found[key]) for key in ("rows", "settled")),
+                found.get("model", _TITLES.get(name, name)),
+                str(found["rows"]), str(found["settled"]),
                 _percent(found["coverage"]), str(found["right"]), _percent(found["accuracy"]),
                 "" if found["kappa"] is None else f"{found['kappa']:.2f}",
             )  # fmt: skip
@@ -180,9 +192,9 @@ def show(report: dict[str, Any], console: Console) -> None:
         for name, found in report[key].items():
             table.add_row(name, str(found["settled"]), str(found["right"]))
         console.print(table)
-    for name in ("rules", "llm"):
+    for name in ("rules", "held_out", "llm"):
         if found := report.get(name):
-            table = Table(f"{name}: expected -> score", "rows")
+            table = Table(f"{_TITLES.get(name, name)}: expected -> score", "rows")
             for move, count in found["confusion"].items():
                 table.add_row(move, str(count))
             console.print(table)

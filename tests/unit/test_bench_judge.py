@@ -68,10 +68,15 @@ async def test_the_rules_meet_what_is_wanted_of_them() -> None:
     assert report["rules"]["right"] >= 0.9 * report["rules"]["settled"]
     assert sum(one["settled"] for one in report["by_rule"].values()) == report["rules"]["settled"]
     assert "llm" not in report
+    # Rows that no rule was made for.
+    unseen = report["held_out"]
+    assert unseen["rows"] >= 100
+    assert unseen["settled"] >= 0.55 * unseen["rows"]
+    assert unseen["right"] >= 0.9 * unseen["settled"]
 
 
 async def test_an_llm_judges_the_rows_that_can_be_read() -> None:
-    asked = [case for case in bench.read() if case.readable]
+    asked = [case for case in (*bench.read(), *bench.read(bench.HELD_OUT)) if case.readable]
     async with ScriptedJudge(grading(-1)) as server:
         llm = {"base_url": server.url, "model": "m", "votes": 1}
         report = await bench.measure(JudgeConfig(llm=llm))
