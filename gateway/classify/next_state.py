@@ -8,17 +8,20 @@ from gateway.records import Message, Resolution, TurnRequest, is_remark
 
 
 def next_state_of(
-    request: TurnRequest, resolution: Resolution
+    request: TurnRequest, resolution: Resolution, *, beside: bool = False
 ) -> tuple[tuple[Message, ...], str] | None:
     """(every message that followed the parent's reply, who spoke), or None if nothing did.
 
     All tool results count, not the last one. A person's word among them makes the role `user`.
     Messages after a reply that is not ours do not follow from the parent, and what an agent
-    remarks for the model alone is no word of a person's.
+    remarks for the model alone is no word of a person's. Of a call `beside` the parent's line only
+    the results of tools count, since the rest is the agent's own prompt.
     """
     if resolution.parent is None:
         return None
     following = _up_to_reply(request.messages[resolution.new_from :])
+    if beside:
+        following = tuple(message for message in following if message["role"] == "tool")
     spoken = [message["role"] for message in following if not is_remark(message)]
     if not spoken:
         return None

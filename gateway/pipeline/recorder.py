@@ -71,7 +71,8 @@ class Recorder:
         parent = place.resolution.parent
         if not principal.capture or parent is None or place.retry_of is not None:
             return None
-        followed = next_state_of(request, place.resolution)
+        beside = place.kind.kind is TurnKind.SIDE and parent.kind is not TurnKind.SIDE
+        followed = next_state_of(request, place.resolution, beside=beside)
         if followed is None:
             return None
         messages, role = followed

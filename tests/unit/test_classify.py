@@ -236,6 +236,14 @@ def test_the_next_state_is_everything_that_followed(
     assert next_state_of(request(USER, REPLY, *new), after()) == (new[:count], role)
 
 
+def test_what_an_agent_asks_beside_the_line_is_no_word_of_a_person() -> None:
+    result: Message = {"role": "tool", "tool_call_id": "a", "content": "1"}
+    asked: Message = {"role": "user", "content": "Summarize. Do NOT call any tools."}
+    compaction = request(USER, REPLY, result, asked)
+    assert next_state_of(compaction, after(), beside=True) == ((result,), "tool")
+    assert next_state_of(request(USER, REPLY, asked), after(), beside=True) is None
+
+
 def test_nothing_that_follows_is_no_next_state() -> None:
     assert next_state_of(request(USER, REPLY), after()) is None
     assert next_state_of(request(USER, REPLY, REPLY), after()) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,16 @@ from tests.fixtures_gateway import Gateway
 from tests.running import gateway_values, make_keys, running_gateway
 from tests.unit.chat_models import REASONING, write_model
 
+Ask = Callable[..., Awaitable[dict[str, Any]]]
+
 CALLS = (
     "<think>\nHm.\n</think>\n\nLet me look.\n"
     '<tool_call>\n{"name": "Bash", "arguments": {"command": "echo öne"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "Bash", "arguments": {"command": "echo two"}}\n</tool_call>'
+)
+SUBAGENT = (
+    '<tool_call>\n{"name": "Agent", "arguments": {"description": "do it", "prompt": "A subtask.",'
+    ' "subagent_type": "general-purpose"}}\n</tool_call>'
 )
 DONE = "<think>\nDone.\n</think>\n\nAll is well."
 
@@ -52,17 +58,18 @@ def scripted(gateway: Gateway, body: dict[str, Any]) -> Sequence[int]:
     """Calls at first, an end once there are results; calls beside the main line get a title."""
     tokenizer = gateway.services.tokenizer
     prompt = tokenizer.decode(body["input_ids"])
-    text = CALLS if "<tool_response>" not in prompt else DONE
     if '"name": "Bash"' not in prompt:
         text = '{"title": "Files"}'
+    elif "<tool_response>" in prompt or "A subtask." in prompt:
+        text = DONE
+    else:
+        text = SUBAGENT if "Use an agent." in prompt else CALLS
     return [*tokenizer.encode(text), tokenizer.facts.stop_token_ids[0]]
 
 
-async def test_a_session_is_captured_as_one_line(
-    gateway: Gateway, claude: Path, tmp_path: Path
-) -> None:
-    # The agent waits and asks again, as it does of the API that it was made for.
-    gateway.engine.faults.refuse_once.append((503, "The request queue is full."))
+@pytest.fixture
+def ask(gateway: Gateway, claude: Path, tmp_path: Path) -> Ask:
+    """Run the agent once without a terminal; what it reports at its end."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path / "home"),
@@ -74,12 +81,23 @@ async def test_a_session_is_captured_as_one_line(
     work.mkdir()
     shared = ["--output-format", "json", "--allowedTools", "Bash(echo:*)"]
 
-    async def ask(*arguments: str) -> dict[str, Any]:
+    async def run(*arguments: str) -> dict[str, Any]:
         command = [str(claude), "-p", *arguments, *shared]
         said = json.loads(await output_of(command, environ=environ, directory=work))
         value: dict[str, Any] = said[-1] if isinstance(said, list) else said
         return value
 
+    return run
+
+
+TURNS = (
+    "SELECT t.*, s.external_id FROM turns t JOIN sessions s ON s.id = t.session_id ORDER BY t.id"
+)
+
+
+async def test_a_session_is_captured_as_one_line(gateway: Gateway, ask: Ask) -> None:
+    # The agent waits and asks again, as it does of the API that it was made for.
+    gateway.engine.faults.refuse_once.append((503, "The request queue is full."))
     first = await ask("Which files are there?")
     again = await ask("And now?", "--continue")
     for seen, turns in ((first, 3), (again, 1)):
@@ -87,10 +105,7 @@ async def test_a_session_is_captured_as_one_line(
         assert seen["num_turns"] == turns
     assert first["session_id"] == again["session_id"]
 
-    main = await gateway.rows(
-        "SELECT t.*, s.external_id FROM turns t JOIN sessions s ON s.id = t.session_id"
-        " WHERE t.kind = 'main' ORDER BY t.id"
-    )
+    main = [turn for turn in await gateway.rows(TURNS) if turn["kind"] == "main"]
     assert [turn["parent_id"] for turn in main] == [None, main[0]["id"], main[1]["id"]]
     assert {turn["external_id"] for turn in main} == {first["session_id"]}
     assert [turn["stream_mismatch"] for turn in main] == [False] * 3
@@ -103,3 +118,27 @@ async def test_a_session_is_captured_as_one_line(
     assert told["input_tokens"] + told["cache_read_input_tokens"] == (
         main[0]["prompt_len"] + main[1]["prompt_len"]
     )
+
+
+async def test_calls_beside_the_line_are_told_apart(gateway: Gateway, ask: Ask) -> None:
+    await ask("Which files are there?")
+    await ask("/compact", "--continue")
+    await ask("And now?", "--continue")
+    await ask("Use an agent.")
+    turns = await gateway.rows(TURNS)
+    kinds = {turn["kind_rule"]: turn["kind"] for turn in turns if turn["kind"] == "side"}
+    assert kinds == {"compaction": "side", "subagent": "side"}
+    [worker] = [turn for turn in turns if turn["kind_rule"] == "subagent"]
+    caller, _, part = worker["external_id"].partition("/")
+    assert part
+    assert caller in {turn["external_id"] for turn in turns if turn["kind"] == "main"}
+    compacted = [turn for turn in turns if turn["branch_reason"] == "compacted"]
+    assert [(turn["kind"], turn["parent_id"]) for turn in compacted] == [("main", None)]
+    said = await gateway.rows("SELECT messages FROM next_states")
+    spoken = [
+        message["content"]
+        for state in said
+        for message in state["messages"]
+        if message["role"] == "user"
+    ]
+    assert not any("detailed summary of the conversation" in str(words) for words in spoken)
