@@ -17,16 +17,17 @@ from gateway.wire.chat_tool_choice import checked_choice
 from gateway.wire.clients import caller
 from gateway.wire.json_body import JsonBody, check_depth, invalid, unsupported
 from gateway.wire.outcome import outcome_of
+from gateway.wire.reply_schema import reply_grammar
 from gateway.wire.responses_encoder import ResponsesEncoder
 from gateway.wire.responses_ids import turn_of_response
 from gateway.wire.responses_input import REFERENCE, messages_of, missing_item, references
 from gateway.wire.responses_output import INSTRUCTIONS, Item, repeated
 from gateway.wire.responses_tools import function_tools, in_chat_form
+from gateway.wire.sampling_fields import between, nucleus, reply_limit
 from gateway.wire.session_hints import session_in_body
 
 _MODEL_CHARACTERS = 256
 _MOST_TOP_LOGPROBS = 20
-_LARGEST_INT = 2**63 - 1
 _LOGPROBS = "message.output_text.logprobs"
 #: Names that rendering gives to templates itself.
 _RESERVED = ("messages", "tools", "add_generation_prompt")
@@ -209,7 +210,7 @@ def _check(asked: _Body) -> None:
         )
     if asked.truncation not in (None, "auto", "disabled"):
         raise invalid("truncation", "supported values are 'auto' and 'disabled'")
-    _between("top_logprobs", asked.top_logprobs, 0, _MOST_TOP_LOGPROBS)
+    between("top_logprobs", asked.top_logprobs, 0, _MOST_TOP_LOGPROBS)
     metadata = asked.metadata or {}
     if len(metadata) > 16 or any(len(k) > 64 or len(v) > 512 for k, v in metadata.items()):
         raise invalid("metadata", "at most 16 keys of 64 characters, values of 512, are allowed")
@@ -226,44 +227,14 @@ def _messages(asked: _Body, most: int) -> list[Message]:
 
 
 def _sampling(asked: _Body) -> Sampling:
-    if asked.top_p is not None and not 0 < asked.top_p <= 1:
-        raise invalid("top_p", "expected a number above 0 and at most 1")
-    _between("temperature", asked.temperature, 0, 2)
-    _between("max_output_tokens", asked.max_output_tokens, 1, _LARGEST_INT)
+    form = (asked.text.format if asked.text else None) or {"type": "text"}
+    at = "text.format"
     return Sampling(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        max_tokens=asked.max_output_tokens,
-        grammar=_grammar(asked.text.format if asked.text else None),
+        temperature=between("temperature", asked.temperature, 0, 2),
+        top_p=nucleus(asked.top_p),
+        max_tokens=reply_limit("max_output_tokens", asked.max_output_tokens),
+        grammar=reply_grammar(form.get("type"), form.get("schema"), f"{at}.type", f"{at}.schema"),
     )
-
-
-def _between(param: str, value: float | None, low: int, high: int) -> None:
-    if value is not None and not low <= value <= high:
-        bounds = f"at least {low}" if high == _LARGEST_INT else f"from {low} to {high}"
-        raise invalid(param, f"expected a number {bounds}")
-
-
-def _grammar(form: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A schema that the reply is held to. Raises InvalidRequest."""
-    kind = "text" if form is None else form.get("type")
-    if form is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return {"json_schema": '{"type":"object"}'}
-    if kind != "json_schema":
-        raise invalid(
-            "text.format.type", "supported values are 'text', 'json_object' and 'json_schema'"
-        )
-    schema = form.get("schema")
-    if not isinstance(schema, dict):
-        raise InvalidRequest(
-            "Missing required parameter: 'text.format.schema'.",
-            param="text.format.schema",
-            code="missing_required_parameter",
-        )
-    check_depth(schema, "text.format.schema")
-    return {"json_schema": msgspec.json.encode(schema).decode()}
 
 
 def _template_kwargs(asked: _Body) -> dict[str, Any]:
