@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -19,6 +19,7 @@ from pydantic import (
     SecretStr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -72,15 +73,31 @@ class SamplingDefaults(Section):
 
 
 class EngineSettings(Section):
-    """One inference engine."""
+    """One inference engine.
 
+    Kind `openai` is any server with `/chat/completions` below `url` (which ends in `/v1` for
+    most). It gives text without token ids, so its turns are stored and judged, never trained on.
+    """
+
+    kind: Literal["sglang", "openai"] = "sglang"
     name: str = "sglang-0"
     url: str = "http://127.0.0.1:30000"
     api_key: SecretStr | None = None
+    model: str | None = Field(None, description="kind `openai`: its name there; default: as asked")
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="kind `openai`: what it calls the most tokens of a reply"
+    )
     connect_timeout_s: float = Field(5.0, gt=0)
     idle_timeout_s: float = Field(120.0, gt=0, description="longest silence inside a generation")
     control_timeout_s: float = Field(60.0, gt=0, description="loading and unloading weights")
     retries: int = Field(2, ge=0, description="tries on another engine, before the first byte")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_for_its_kind(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("kind") == "openai":
+            return {"name": "openai-0", **values}
+        return values
 
 
 class DatabaseSettings(Section):
@@ -143,6 +160,15 @@ class Settings(BaseSettings):
         if len({engine.name for engine in engines}) < len(engines):
             raise ValueError("engine names must differ")
         return engines
+
+    @property
+    def token_engines(self) -> tuple[EngineSettings, ...]:
+        """Those that tell token ids and take adapters."""
+        return tuple(engine for engine in self.engines if engine.kind == "sglang")
+
+    @property
+    def text_engines(self) -> tuple[EngineSettings, ...]:
+        return tuple(engine for engine in self.engines if engine.kind == "openai")
 
     @property
     def database_url(self) -> str:

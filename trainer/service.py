@@ -61,7 +61,7 @@ async def run(
             return
         stack.push_async_callback(database.close)
         if engines is None:
-            engines = [SglangEngine(engine) for engine in settings.engines]
+            engines = [SglangEngine(engine) for engine in settings.token_engines]
             for engine in engines:
                 stack.push_async_callback(engine.close)
         workshop = _Workshop(settings, database, engines, stop)

@@ -91,7 +91,8 @@ class Inference(Endpoint):
                     [one.stopped_by for one in choices],
                 )
                 headers = _headers(event)
-                headers["x-nextstate-policy-version"] = str(choices[0].version)
+                if choices[0].version is not None:
+                    headers["x-nextstate-policy-version"] = str(choices[0].version)
                 await exchange.answer(HTTPStatus.OK, body, headers)
 
     async def _stream(

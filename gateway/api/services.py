@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 
 from gateway.config import Settings
+from gateway.engine.openai import OpenAIEngine
 from gateway.engine.pool import EnginePool
 from gateway.engine.sglang import SglangEngine
+from gateway.engine.text_pool import TextPool
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.store.admin import AdminReads
@@ -83,9 +85,13 @@ class Services:
         stack.push_async_callback(self.writer.close)
         policies = PolicyStore(self.database)
         self.pool = EnginePool(
-            [SglangEngine(engine) for engine in settings.engines],
+            [SglangEngine(engine) for engine in settings.token_engines],
             policies.live,
-            retries=max((engine.retries for engine in settings.engines), default=0),
+            retries=max((engine.retries for engine in settings.token_engines), default=0),
+            texts=TextPool(
+                [OpenAIEngine(engine) for engine in settings.text_engines],
+                retries=max((engine.retries for engine in settings.text_engines), default=0),
+            ),
         )
         stack.push_async_callback(self.pool.close)
         self._task(self.pool.follow())

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.records import Chunk, Generation, PolicyRef
+from gateway.records import Chunk, Generation, PolicyRef, TextChunk, TextGeneration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,25 @@ class Engine(Protocol):
 
     async def unload(self, policy: PolicyRef) -> None:
         """Drop a version that no request uses. Unloading what is not there is no error."""
+        ...
+
+    async def status(self) -> EngineStatus: ...
+
+    async def close(self) -> None: ...
+
+
+class TextEngine(Protocol):
+    """A server that gives text and no ids: what it says can be judged, never trained on.
+
+    Every method raises EngineUnavailable, EngineTimeout, EngineOverloaded or EngineRejected (the
+    request's own fault, in the server's words), and nothing else, when the engine fails.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def generate(self, request: TextGeneration) -> AsyncGenerator[TextChunk, None]:
+        """Stream a reply, the last chunk with `finish`. Closing the iterator early aborts it."""
         ...
 
     async def status(self) -> EngineStatus: ...

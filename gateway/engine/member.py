@@ -6,7 +6,6 @@ version, because it was restarted, does not serve that lineage until the live ve
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,14 +13,13 @@ from uuid import UUID
 
 from gateway.engine.base import Engine, EngineStatus
 from gateway.engine.chunks import weight_version
-from gateway.errors import EngineError, EngineTimeout
+from gateway.engine.health import Health
+from gateway.errors import EngineError
 from gateway.records import PolicyKind, PolicyRef
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
 
-#: Silent status calls in a row before an engine counts as down: a busy one answers late.
-_SILENCES = 3
 _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 30.0
 
 
@@ -34,24 +32,16 @@ class _Failure:
         self.retry_at = now + self.wait_s
 
 
-class Member:
+class Member(Health):
     """`sync` is called by one task; everything else only reads, or sets `wake`."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(engine)
         self.engine = engine
-        self.healthy = False
-        self.status: EngineStatus | None = None
-        self.error: str | None = None
         self.serving: dict[UUID, PolicyRef] = {}
-        self.wake = asyncio.Event()
         self.begun = self.ended = 0
         self._clock = clock
-        self._silences = 0
         self._failures: dict[PolicyRef, _Failure] = {}
-
-    @property
-    def name(self) -> str:
-        return self.engine.name
 
     def may_serve_soon(self, policy: PolicyRef | None) -> bool:
         """Whether a version may be on its way: not where the engine is down or refused it."""
@@ -60,7 +50,7 @@ class Member:
     async def sync(self, live: Mapping[UUID, PolicyRef]) -> None:
         """Look at the engine, bring in what is live and not there, and move over to it."""
         self.begun = turn = self.begun + 1
-        status = await self._look()
+        status = await self.look()
         if status is not None:
             self._fence(status)
             self._failures = {p: f for p, f in self._failures.items() if p in live.values()}
@@ -70,29 +60,6 @@ class Member:
                 self._adopt(policy, status)
                 await self._bring(policy, status)
         self.ended = turn
-
-    async def _look(self) -> EngineStatus | None:
-        """The engine's status, None where there is none."""
-        try:
-            status = await self.engine.status()
-        except EngineTimeout as error:
-            self._silences += 1
-            if self._silences >= _SILENCES:
-                self._down(error)
-            return None
-        except EngineError as error:
-            self._down(error)
-            return None
-        self._silences = 0
-        if not self.healthy:
-            log.info("engine_up", engine=self.name, model=status.model)
-        self.healthy, self.status, self.error = status.ready, status, None
-        return status
-
-    def _down(self, error: EngineError) -> None:
-        if self.healthy or self.error is None:
-            log.warning("engine_down", engine=self.name, error=error.message)
-        self.healthy, self.error = False, error.message
 
     def _fence(self, status: EngineStatus) -> None:
         """Stop serving what the engine no longer has."""

@@ -7,8 +7,6 @@ stays on one engine (rendezvous hashing), whose prefix cache knows it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -24,7 +22,9 @@ from uuid import UUID
 
 from gateway.engine.base import Engine
 from gateway.engine.member import Member
+from gateway.engine.rendezvous import any_key, weight
 from gateway.engine.stream import Request, Stream
+from gateway.engine.text_pool import TextPool
 from gateway.errors import EngineError, EngineUnavailable, NextstateError
 from gateway.records import PolicyRef
 from gateway.telemetry import get_logger
@@ -48,12 +48,14 @@ class EnginePool:
         engines: Sequence[Engine],
         live: Live,
         *,
+        texts: TextPool | None = None,
         retries: int = 2,
         poll_s: float = 2.0,
         live_timeout_s: float = 10.0,
         patience_s: float = 5.0,
     ) -> None:
         self._members = [Member(engine) for engine in engines]
+        self.texts = texts if texts is not None else TextPool(())
         self._live = live
         self._retries = retries
         self._poll_s, self._live_timeout_s, self._patience_s = poll_s, live_timeout_s, patience_s
@@ -69,7 +71,16 @@ class EnginePool:
     @property
     def ready(self) -> bool:
         """Whether some engine answers."""
-        return any(member.healthy for member in self._members)
+        return any(member.healthy for member in self._members) or self.texts.ready
+
+    def text_only(self, lineage_id: UUID) -> bool:
+        """Whether only an engine without token ids can serve a lineage now.
+
+        Such engines stand in while no other serves, or is about to; they are never mixed in.
+        """
+        return self.texts.ready and not (
+            self._serves(lineage_id) or self._may_serve_soon(lineage_id)
+        )
 
     def context_length(self, configured: int) -> int:
         """The least of `configured` and those that the engines have told so far."""
@@ -77,7 +88,7 @@ class EnginePool:
         return min([configured, *(length for length in told if length is not None)])
 
     def describe(self) -> list[dict[str, Any]]:
-        return [member.describe() for member in self._members]
+        return [*(member.describe() for member in self._members), *self.texts.describe()]
 
     def in_flight(self) -> dict[str, dict[int, int]]:
         """Requests now running, by lineage (hex) and version. A version in use is not unloaded."""
@@ -93,6 +104,7 @@ class EnginePool:
         """Keep every engine at the live versions, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_live())
+            group.create_task(self.texts.follow())
             for member in self._members:
                 group.create_task(self._follow(member))
 
@@ -149,8 +161,8 @@ class EnginePool:
         if not best:
             newest = max(policy.version for _, policy in ready)
             best = [pair for pair in ready if pair[1].version == newest]
-        key = session_key or os.urandom(8).hex()
-        member, policy = max(best, key=lambda pair: _weight(pair[0].name, key))
+        key = session_key or any_key()
+        member, policy = max(best, key=lambda pair: weight(pair[0].name, key))
         return member.engine, policy
 
     def _why_none(self) -> str:
@@ -253,12 +265,9 @@ class EnginePool:
 
     async def close(self) -> None:
         """Close every engine's client. Cancel `follow` first."""
-        await asyncio.gather(*(member.engine.close() for member in self._members))
-
-
-def _weight(engine: str, key: str) -> bytes:
-    """Highest random weight (Thaler and Ravishankar 1998): an engine that goes moves no others."""
-    return hashlib.blake2b(f"{engine}\0{key}".encode(), digest_size=8).digest()
+        await asyncio.gather(
+            self.texts.close(), *(member.engine.close() for member in self._members)
+        )
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

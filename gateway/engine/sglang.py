@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from gateway.config import EngineSettings
 from gateway.engine import codec
 from gateway.engine.base import EngineStatus
 from gateway.engine.chunks import ChunkReader, weight_version
+from gateway.engine.http import EngineClient
 from gateway.errors import EngineRejected, EngineTimeout, EngineUnavailable
 from gateway.records import Chunk, Generation, PolicyKind, PolicyRef, new_id
 from gateway.telemetry import get_logger
@@ -25,9 +24,6 @@ from gateway.telemetry import get_logger
 log = get_logger(__name__)
 
 _ABORT_TIMEOUT_S = 5.0
-_DRAIN_TIMEOUT_S = 1.0
-#: The server closes a connection that was idle for 5 s; one about to be closed must not be used.
-_KEEPALIVE_S = 4.0
 
 
 class SglangEngine:
@@ -35,8 +31,10 @@ class SglangEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._url = settings.url.rstrip("/")
-        self._session: aiohttp.ClientSession | None = None
+        self._client = EngineClient(
+            settings,
+            lambda status, body: codec.refusal(status, codec.words(body), settings.name),
+        )
         self._closed = False
         self._aborts: set[asyncio.Task[None]] = set()
         self._vocab: tuple[str, int | None] | None = None
@@ -58,12 +56,13 @@ class SglangEngine:
             body = codec.generate_body(request)
         except ValueError as error:
             raise EngineRejected(str(error), engine=self.name) from None
+        client = self._client
         reader, splitter = ChunkReader(request.policy, self.name), codec.EventSplitter()
         settled = True
         try:
-            async with self._post("/generate", body, self._settings.idle_timeout_s) as response:
+            async with client.post("/generate", body, self._settings.idle_timeout_s) as response:
                 settled = False
-                while part := await self._part(response):
+                while part := await client.part(response):
                     for payload in splitter.feed(part):
                         chunk = reader.read(codec.decode_event(payload, self.name))
                         if chunk is None:
@@ -71,7 +70,7 @@ class SglangEngine:
                         settled = chunk.finish is not None
                         yield chunk
                         if settled:
-                            await self._drain(response)
+                            await client.drain(response)
                             return
                 raise reader.ended()
         except EngineRejected:
@@ -89,8 +88,8 @@ class SglangEngine:
             )
         self._check_vocabulary(ids)
         body = codec.score_body(new_id().hex, list(ids), start, policy)
-        async with self._post("/generate", body, self._settings.idle_timeout_s) as response:
-            reply = await self._read(response)
+        async with self._client.post("/generate", body, self._settings.idle_timeout_s) as response:
+            reply = await self._client.read(response)
         event = codec.decode_event(reply, self.name)
         # The first entry stands for ids[start - 1], which the server does not score.
         entries = (event.meta_info.input_token_logprobs or [])[1:]
@@ -191,8 +190,7 @@ class SglangEngine:
             _, late = await asyncio.wait(self._aborts, timeout=_ABORT_TIMEOUT_S)
             for task in late:
                 task.cancel()
-        if self._session is not None:
-            await self._session.close()
+        await self._client.close()
 
     def _check_vocabulary(self, ids: Sequence[int]) -> None:
         """An id that the model lacks would crash the server, for everyone."""
@@ -212,19 +210,12 @@ class SglangEngine:
         }
 
     async def _get(self, path: str) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(
-            total=2 * self._settings.connect_timeout_s,
-            sock_connect=self._settings.connect_timeout_s,
-        )
-        with self._translated():
-            async with self._open().get(self._url + path, timeout=timeout) as response:
-                reply = await self._read(response)
-        return self._object(reply)
+        return self._object(await self._client.get(path))
 
     async def _control(self, path: str, payload: dict[str, Any]) -> dict[str, Any]:
         body = msgspec.json.encode(payload)
-        async with self._post(path, body, self._settings.control_timeout_s) as response:
-            return self._object(await self._read(response))
+        async with self._client.post(path, body, self._settings.control_timeout_s) as response:
+            return self._object(await self._client.read(response))
 
     def _object(self, reply: bytes) -> dict[str, Any]:
         try:
@@ -233,70 +224,6 @@ class SglangEngine:
             raise EngineUnavailable(
                 f"the reply cannot be read: {error}", engine=self.name
             ) from None
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body of a reply. Raises what its status means."""
-        with self._translated():
-            body = await response.read()
-        if response.status != 200:
-            raise codec.refusal(response.status, codec.words(body), self.name)
-        return body
-
-    @contextlib.asynccontextmanager
-    async def _post(
-        self, path: str, body: bytes, silence_s: float
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An accepted POST; `silence_s` bounds the wait for the reply and every gap within it."""
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=self._settings.connect_timeout_s, sock_read=silence_s
-        )
-        with self._translated():
-            response = await self._open().post(self._url + path, data=body, timeout=timeout)
-        try:
-            if response.status != 200:
-                await self._read(response)
-            yield response
-        finally:
-            response.release()
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._closed:
-            raise EngineUnavailable("the engine's client is closed", engine=self.name)
-        if self._session is None:
-            key = self._settings.api_key
-            headers = {"Content-Type": "application/json"}
-            if key is not None:
-                headers["Authorization"] = f"Bearer {key.get_secret_value()}"
-            self._session = aiohttp.ClientSession(
-                headers=headers,
-                # As many streams as requests: the gateway bounds those, not the connector.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-            )
-        return self._session
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Network failures as errors of the one tree."""
-        try:
-            yield
-        except aiohttp.ConnectionTimeoutError as error:
-            raise EngineUnavailable(f"cannot connect: {error}", engine=self.name) from error
-        except TimeoutError as error:
-            raise EngineTimeout(f"no answer in time: {error}", engine=self.name) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineUnavailable(f"cannot be reached: {error}", engine=self.name) from error
-
-    async def _part(self, response: aiohttp.ClientResponse) -> bytes:
-        """What has arrived of a stream; empty at its end."""
-        with self._translated():
-            return await response.content.readany()
-
-    async def _drain(self, response: aiohttp.ClientResponse) -> None:
-        """Read the end of a finished stream, so that its connection can be used again."""
-        with contextlib.suppress(EngineUnavailable, EngineTimeout, TimeoutError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-                while await self._part(response):
-                    pass
 
     def _abort(self, rid: str) -> None:
         """Tell the server to stop sampling, without keeping the caller waiting."""

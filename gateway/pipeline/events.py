@@ -53,7 +53,7 @@ class Ended:
     finish_reason: FinishReason
     stopped_by: str | None
     usage: Usage
-    version: int
+    version: int | None
     sampled_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     top: tuple[Ranked, ...] = ()

@@ -60,10 +60,12 @@ class Prompter:
         if resolution.parent is None:
             return None
         try:
-            return await self._turns.trail(principal.tenant_id, resolution.parent.turn_id)
+            trail = await self._turns.trail(principal.tenant_id, resolution.parent.turn_id)
         except StoreError as error:
             log.warning("trail_without_store", error=error.message)
             return None
+        # A turn that came as text has no ids that could be extended.
+        return trail if trail is not None and trail.sampled_ids else None
 
     def _build(self, request: TurnRequest, resolution: Resolution, trail: Trail | None) -> Prompt:
         messages, tools, options = request.messages, request.tools, request.template_kwargs

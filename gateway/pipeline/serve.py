@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from uuid import UUID
@@ -19,9 +19,18 @@ from gateway.pipeline.interleave import interleaved
 from gateway.pipeline.place import Placer
 from gateway.pipeline.prompt import Prompt, Prompter
 from gateway.pipeline.recorder import Recorder
-from gateway.pipeline.source import TokenSource, reply_format
-from gateway.pipeline.turn import Call
-from gateway.records import Generation, Principal, Sampling, TurnKind, TurnRequest, new_id
+from gateway.pipeline.source import Source, TokenSource, reply_format
+from gateway.pipeline.text_source import TextSource
+from gateway.pipeline.turn import TEXT_ONLY, Call
+from gateway.records import (
+    Generation,
+    Principal,
+    Sampling,
+    TextGeneration,
+    TurnKind,
+    TurnRequest,
+    new_id,
+)
 from gateway.store.turns import TurnStore
 from gateway.store.writer import TurnWriter
 from gateway.tokens.grammar import enforced
@@ -88,32 +97,23 @@ class Pipeline:
             unsettled=len(turn_ids),
         )
         signal = self._recorder.next_state(call, turn_ids[0])
-        prompt = await self._prompter.prompt(principal, request, place.resolution)
-        sampling = self._sampling(call, prompt.ids)
-        sampling, form = self._form(request, prompt, sampling)
-        choices = []
-        for index, turn_id in enumerate(turn_ids):
-            own = _of_choice(sampling, index)
-            source = TokenSource(
-                self._stream(call, turn_id, prompt, own),
-                self._tokenizer,
-                form=form,
-                sampling=own,
-                choice=index,
-                call_prefix=request.call_prefix,
+        if self._pool.text_only(principal.lineage_id):
+            prompt, sources = self._text_sources(call)
+        else:
+            prompt, sources = await self._token_sources(call, turn_ids)
+        choices = [
+            Choice(
+                call,
+                index=index,
+                turn_id=turn_ids[index],
+                source=source,
+                prompt=prompt,
+                sampling=sampling,
+                recorder=self._recorder,
+                signal=signal,
             )
-            choices.append(
-                Choice(
-                    call,
-                    index=index,
-                    turn_id=turn_id,
-                    source=source,
-                    prompt=prompt,
-                    sampling=own,
-                    recorder=self._recorder,
-                    signal=signal,
-                )
-            )
+            for index, (sampling, source) in enumerate(sources)
+        ]
         started = False
         ended: list[Ended] = []
         async with aclosing(interleaved([choice.events() for choice in choices])) as events:
@@ -131,6 +131,41 @@ class Pipeline:
             session_id=place.session.id,
             choices=tuple(sorted(ended, key=lambda one: one.choice)),
         )
+
+    async def _token_sources(
+        self, call: Call, turn_ids: Sequence[UUID]
+    ) -> tuple[Prompt, list[tuple[Sampling, Source]]]:
+        """The ids that every choice begins with, and each choice's own sampling and source."""
+        request = call.request
+        prompt = await self._prompter.prompt(call.principal, request, call.place.resolution)
+        sampling, form = self._form(request, prompt, self._sampling(call, prompt.ids))
+        sources: list[tuple[Sampling, Source]] = []
+        for index, turn_id in enumerate(turn_ids):
+            own = _of_choice(sampling, index)
+            source = TokenSource(
+                self._stream(call, turn_id, prompt, own),
+                self._tokenizer,
+                form=form,
+                sampling=own,
+                choice=index,
+                call_prefix=request.call_prefix,
+            )
+            sources.append((own, source))
+        return prompt, sources
+
+    def _text_sources(self, call: Call) -> tuple[Prompt, list[tuple[Sampling, Source]]]:
+        """The same without ids; sampling is what the client set, since all else is not ours."""
+        request, session_key = call.request, call.place.session.id.hex
+        sources: list[tuple[Sampling, Source]] = []
+        for index in range(request.choices):
+            own = _of_choice(request.sampling, index)
+            stream = self._pool.texts.generate(
+                TextGeneration(request=request, seed=own.seed), session_key
+            )
+            source = TextSource(stream, choice=index, call_prefix=request.call_prefix)
+            sources.append((own, source))
+        reason = None if call.place.resolution.parent is None else TEXT_ONLY
+        return Prompt(ids=[], branch_reason=reason), sources
 
     def _form(
         self, request: TurnRequest, prompt: Prompt, sampling: Sampling

@@ -29,7 +29,9 @@ class Source(Protocol):
         ...
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int | None:
+        """The version that samples, None where an engine has none."""
+        ...
 
     @property
     def stopped_by(self) -> str | None:

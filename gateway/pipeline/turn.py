@@ -26,6 +26,9 @@ from gateway.records import (
 )
 from gateway.resolve import chain, echoes_of, head_hash
 
+#: Why nothing that an engine gives as text can be trained on.
+TEXT_ONLY = "no_token_ids"
+
 
 @dataclass(slots=True, kw_only=True)
 class Call:
@@ -81,6 +84,8 @@ def untrainable(sampled: Sampled, finish: Finish, sampling: Sampling) -> str | N
     """Why no gradient may come from these tokens, or None."""
     if finish.reason is FinishReason.ABORT:
         return "aborted"
+    if finish.detail == TEXT_ONLY:
+        return TEXT_ONLY
     if not sampled.ids:
         return "nothing_sampled"
     if len(sampled.ids) != len(sampled.logprobs):
@@ -158,7 +163,8 @@ def turn_record(
         untrainable_reason=reason,
         stream_mismatch=finish_reason is not FinishReason.ABORT
         and joined(sampled.streamed) != reply,
-        usage=Usage(
+        usage=finish.usage
+        or Usage(
             prompt_tokens=len(prompt.ids),
             completion_tokens=len(sampled.ids),
             cached_tokens=finish.cached_tokens,

@@ -23,6 +23,7 @@ from gateway.records.reply import Delta, Reply, Timings, ToolCall, Usage
 from gateway.records.request import TurnKind, TurnRequest
 from gateway.records.sample import SampleHead, SampleState, TrainingSample
 from gateway.records.sampling import Sampling
+from gateway.records.text import TextChunk, TextFinish, TextGeneration
 from gateway.records.turn import FeedbackRecord, NextState, SessionRecord, TurnRecord, Verdict
 
 __all__ = [
@@ -54,6 +55,9 @@ __all__ = [
     "SessionRecord",
     "StepRecord",
     "SwapRecord",
+    "TextChunk",
+    "TextFinish",
+    "TextGeneration",
     "Timings",
     "ToolCall",
     "Trail",

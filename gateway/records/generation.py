@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.records.policy import PolicyRef, VersionSpan
+from gateway.records.reply import Usage
 from gateway.records.sampling import Sampling
 
 #: The likeliest tokens at one place as (token id, log-probability), the likeliest first.
@@ -41,12 +42,14 @@ class Finish:
     """How a generation ended.
 
     `matched` is the stop token id or stop string that ended it. `spans` cover every sampled token.
+    `usage` is given where no ids are, and they cannot be counted.
     """
 
     reason: FinishReason
     matched: int | str | None = None
     spans: tuple[VersionSpan, ...] = ()
     cached_tokens: int = 0
+    usage: Usage | None = None
     detail: str | None = None
 
 

@@ -1,0 +1,159 @@
+"""Which text engine answers a request, and what happens when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+from gateway.engine.base import TextEngine
+from gateway.engine.health import Health
+from gateway.engine.rendezvous import any_key, weight
+from gateway.errors import EngineError, EngineOverloaded, EngineTimeout, EngineUnavailable
+from gateway.records import TextChunk, TextGeneration
+from gateway.telemetry import get_logger
+
+log = get_logger(__name__)
+
+
+class TextPool:
+    """`follow` runs beside the server and looks every `poll_s`: such servers may charge for it."""
+
+    def __init__(
+        self, engines: Sequence[TextEngine], *, retries: int = 2, poll_s: float = 15.0
+    ) -> None:
+        self._engines = {engine.name: engine for engine in engines}
+        self._health = {engine.name: Health(engine) for engine in engines}
+        self._retries = retries
+        self._poll_s = poll_s
+
+    @property
+    def ready(self) -> bool:
+        """Whether some engine answers."""
+        return any(health.healthy for health in self._health.values())
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": health.name,
+                "healthy": health.healthy,
+                "error": health.error,
+                "model": health.status.model if health.status else None,
+                "running": None,
+                "queued": None,
+                "serving": {},
+                "failing": {},
+            }
+            for health in self._health.values()
+        ]
+
+    async def follow(self) -> None:
+        """Look at every engine, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for health in self._health.values():
+                group.create_task(self._follow(health))
+
+    async def _follow(self, health: Health) -> None:
+        while True:
+            health.wake.clear()
+            await health.look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await health.wake.wait()
+
+    def choose(self, session_key: str, exclude: Collection[str] = ()) -> TextEngine:
+        """An engine that answers, the same for a session. Raises EngineUnavailable."""
+        names = [
+            name for name, health in self._health.items() if health.healthy and name not in exclude
+        ]
+        if not names:
+            raise EngineUnavailable("no engine can serve this now", engine="pool")
+        key = session_key or any_key()
+        return self._engines[max(names, key=lambda name: weight(name, key))]
+
+    def doubt(self, engine: TextEngine) -> None:
+        """A request failed there: look at it now, rather than at the next poll."""
+        self._health[engine.name].wake.set()
+
+    def generate(self, request: TextGeneration, session_key: str) -> TextStream:
+        return TextStream(self, request, session_key, retries=self._retries)
+
+    async def close(self) -> None:
+        """Close every engine's client. Cancel `follow` first."""
+        await asyncio.gather(*(engine.close() for engine in self._engines.values()))
+
+
+class TextStream:
+    """Iterate over its chunks; close it in every case. Closing early aborts the reply.
+
+    Until the first chunk other engines are tried when one fails.
+    """
+
+    def __init__(
+        self, pool: TextPool, request: TextGeneration, session_key: str, *, retries: int
+    ) -> None:
+        self._pool = pool
+        self._request = request
+        self._session_key = session_key
+        self._retries = retries
+        self._engine: TextEngine | None = None
+        self._chunks: AsyncGenerator[TextChunk, None] | None = None
+        self._first: TextChunk | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the first chunk has come."""
+        return self._engine is not None
+
+    @property
+    def engine(self) -> TextEngine:
+        assert self._engine is not None, "the stream has not started"
+        return self._engine
+
+    async def start(self) -> None:
+        """Wait for the first chunk. Raises the last engine's error, EngineRejected at once."""
+        failed: set[str] = set()
+        last: EngineError | None = None
+        for _ in range(self._retries + 1):
+            try:
+                engine = self._pool.choose(self._session_key, failed)
+            except EngineUnavailable as error:
+                raise last or error from None
+            try:
+                await self._attempt(engine)
+            except (EngineUnavailable, EngineOverloaded, EngineTimeout) as error:
+                log.warning("attempt_failed", engine=engine.name, error=error.message)
+                self._pool.doubt(engine)
+                failed.add(engine.name)
+                last = error
+            else:
+                self._engine = engine
+                return
+        assert last is not None
+        raise last
+
+    async def _attempt(self, engine: TextEngine) -> None:
+        self._chunks = engine.generate(self._request)
+        try:
+            self._first = await anext(self._chunks)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TextChunk:
+        if self._first is not None:
+            chunk, self._first = self._first, None
+            return chunk
+        if self._chunks is None:
+            raise StopAsyncIteration
+        return await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        """Abort what still runs. Closing twice is no error."""
+        chunks, self._chunks = self._chunks, None
+        if chunks is not None:
+            await chunks.aclose()

@@ -1,0 +1,70 @@
+"""The source of replies that come as text, without token ids."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Self
+
+from gateway.engine.text_pool import TextStream
+from gateway.errors import EngineRejected, InvalidRequest
+from gateway.pipeline.events import Piece
+from gateway.pipeline.turn import TEXT_ONLY, joined
+from gateway.records import Delta, Finish, Reply, Usage
+
+
+class TextSource:
+    """Deltas as the engine gives them; only the ids of tool calls are made anew, to be unique."""
+
+    version: int | None = None
+    stopped_by: str | None = None
+
+    def __init__(self, stream: TextStream, *, choice: int, call_prefix: str) -> None:
+        self._stream = stream
+        self._choice = choice
+        self._call_prefix = call_prefix
+        self._deltas: list[Delta] = []
+
+    @property
+    def started(self) -> bool:
+        return self._stream.started
+
+    @property
+    def engine(self) -> str:
+        return self._stream.engine.name
+
+    async def start(self) -> None:
+        """Raises EngineError, and InvalidRequest where the engine refuses the request itself."""
+        try:
+            await self._stream.start()
+        except EngineRejected as error:
+            raise InvalidRequest(error.message) from error
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[Piece, Finish | None]:
+        chunk = await anext(self._stream)
+        deltas = tuple(self._own(delta) for delta in chunk.deltas)
+        self._deltas += deltas
+        finish = None
+        if chunk.finish is not None:
+            usage = chunk.finish.usage or Usage(prompt_tokens=0, completion_tokens=0)
+            finish = Finish(
+                reason=chunk.finish.reason,
+                cached_tokens=usage.cached_tokens,
+                usage=usage,
+                detail=TEXT_ONLY,
+            )
+        return Piece(choice=self._choice, deltas=deltas, ids=(), logprobs=()), finish
+
+    def reply(self, sampled_ids: list[int]) -> Reply:  # noqa: ARG002 - there are none
+        return joined(self._deltas)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def _own(self, delta: Delta) -> Delta:
+        if delta.call_id is None:
+            return delta
+        return replace(delta, call_id=f"{self._call_prefix}{secrets.token_hex(12)}")
