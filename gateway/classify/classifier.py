@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gateway.classify.markers import COMPACTION, always_has_tools, marker_of
+from gateway.classify.markers import COMPACTION, SUBAGENT, always_has_tools, marker_of
 from gateway.config import SessionSettings
 from gateway.errors import ConfigError
 from gateway.records import Message, Resolution, TurnKind, TurnRequest, plain_text
@@ -52,6 +52,8 @@ class Classifier:
             return Kind(TurnKind.SIDE, "auxiliary_pattern", 0.95)
         if marker:
             return Kind(TurnKind.SIDE, marker, 0.9)
+        if resolution.called:
+            return Kind(TurnKind.SIDE, SUBAGENT, 0.8)
         if resolution.parent is not None:
             return _follower(request, resolution)
         return _opener(request, resolution)
@@ -64,7 +66,8 @@ def _follower(request: TurnRequest, resolution: Resolution) -> Kind:
         return Kind(TurnKind.SIDE, "extends_side", 0.8)
     if resolution.new_from >= len(request.messages):
         return Kind(TurnKind.UNKNOWN, "nothing_new", 0.5)
-    if resolution.branch_reason == "tools_changed" and not request.tools:
+    new = {message["role"] for message in request.messages[resolution.new_from :]}
+    if resolution.branch_reason == "tools_changed" and not request.tools and new != {"tool"}:
         # Compaction and title calls look like this; so do some main lines, which go on.
         if always_has_tools(request):
             return Kind(TurnKind.SIDE, COMPACTION, 0.8)

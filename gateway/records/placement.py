@@ -44,7 +44,8 @@ class Resolution:
     (all of them at a root). `branch_reason` is why the parent's ids cannot be extended, as far
     as the messages tell, or why there is no parent; None is the normal case. `ambiguous`: other
     turns matched as well. `beside_tools`: the session that was named has turns with tools.
-    `parent_session_id`: the session that this one was forked or called from.
+    `parent_session_id`: the session that this one was forked or called from, `called` if it was
+    by a tool call that is not answered yet.
     """
 
     session_id: UUID | None
@@ -55,6 +56,7 @@ class Resolution:
     ambiguous: bool = False
     beside_tools: bool = False
     parent_session_id: UUID | None = None
+    called: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

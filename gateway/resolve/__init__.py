@@ -6,7 +6,7 @@ only formatting differs; otherwise a new session.
 """
 
 from gateway.resolve.chain import Prefix, chain, head_hash, prefixes, request_hash, seed
-from gateway.resolve.echoes import Echo, call_key, echoed, echoes_of
+from gateway.resolve.echoes import Echo, EchoKind, call_key, echoed, echoes_of
 from gateway.resolve.names import told_session
 from gateway.resolve.retries import RETRY_WINDOW_S, retried
 from gateway.resolve.rules import NamedSession, resolve
@@ -14,6 +14,7 @@ from gateway.resolve.rules import NamedSession, resolve
 __all__ = [
     "RETRY_WINDOW_S",
     "Echo",
+    "EchoKind",
     "NamedSession",
     "Prefix",
     "call_key",

@@ -15,21 +15,24 @@ def retried(
 ) -> Candidate | None:
     """The turn that this request asks for again, the latest of several, or None.
 
-    An equal body alone is no retry: groups of equal requests are sampled on purpose. It takes a
-    retry count, the same idempotency key, or a first reply that never arrived.
+    An equal body alone is no retry: groups of equal requests are sampled on purpose. It takes the
+    same idempotency key, a first reply that never arrived, or a retry count; a count alone does
+    not say whose reply was lost, so it means no turn that went on, and none where several
+    sessions asked the same.
     """
-    again = [
+    recent = [
         attempt
         for attempt in attempts
-        if attempt.request_hash == digest
-        and now - attempt.created_at <= RETRY_WINDOW_S
-        and (
-            request.retry_count > 0
-            or not attempt.delivered
-            or (
-                request.idempotency_key is not None
-                and attempt.idempotency_key == request.idempotency_key
-            )
-        )
+        if attempt.request_hash == digest and now - attempt.created_at <= RETRY_WINDOW_S
     ]
+    key = request.idempotency_key
+    again = [
+        attempt
+        for attempt in recent
+        if not attempt.delivered or (key is not None and attempt.idempotency_key == key)
+    ]
+    if not again and request.retry_count > 0:
+        again = [attempt for attempt in recent if not attempt.continued]
+        if len({attempt.session_id for attempt in again}) > 1:
+            return None
     return max(again, key=lambda attempt: attempt.created_at, default=None)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from gateway.records import Candidate, FinishReason, Message, Resolution, TurnRequest
 from gateway.resolve.chain import HALF, Prefix, head_hash
-from gateway.resolve.echoes import Echo
+from gateway.resolve.echoes import Echo, EchoKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,8 @@ def resolve(
         if rank is _Rank.OUTLINE and len(sessions) > 1:
             continue
         return _continued(request, closest, depth, rank, counts, named=named)
-    return _root(request, named, matches)
+    root = _root(request, named, matches)
+    return root if root.session_id else _called(root, echoes, candidates)
 
 
 def _matches(
@@ -80,7 +81,7 @@ def _matches(
     echoes: Iterable[Echo],
     candidates: Iterable[Candidate],
 ) -> list[_Match]:
-    keys = {echo.key: echo for echo in echoes}
+    keys = {echo.key: echo for echo in echoes if echo.kind is not EchoKind.TASK}
     best: dict[UUID, _Match] = {}
     for turn in candidates:
         if request.user is not None and turn.user not in (None, request.user):
@@ -90,9 +91,9 @@ def _matches(
         echo = keys.get(turn.echo) if turn.echo is not None else None
         if turn.turn_id == request.previous_turn:
             depth, rank = depth or _last_reply(request.messages), _Rank.PREVIOUS
-        elif echo is not None and (echo.minted or echo.message_count > depth):
+        elif echo is not None and (echo.kind is EchoKind.CALL or echo.message_count > depth):
             depth = echo.message_count
-            rank = _Rank.ECHO if echo.minted else _Rank.OUTLINE
+            rank = _Rank.ECHO if echo.kind is EchoKind.CALL else _Rank.OUTLINE
         match = _Match(depth, rank, turn)
         known = best.get(turn.turn_id)
         if depth and (known is None or (known.depth, known.rank) < (depth, rank)):
@@ -170,6 +171,18 @@ def _root(
         branch_reason=reason,
         beside_tools=named.has_tools,
     )
+
+
+def _called(
+    root: Resolution, echoes: Iterable[Echo], candidates: Iterable[Candidate]
+) -> Resolution:
+    """A new session whose user message is the task that one unanswered call gave to an agent."""
+    tasks = {echo.key for echo in echoes if echo.kind is EchoKind.TASK}
+    callers = {turn.session_id for turn in candidates if turn.echo in tasks and not turn.continued}
+    if len(callers) != 1:
+        return root
+    rule = "called" if root.rule == "new" else root.rule
+    return replace(root, rule=rule, parent_session_id=callers.pop(), called=True)
 
 
 def _branch_reason(

@@ -125,6 +125,19 @@ def test_a_pattern_that_is_none_is_the_operators_error() -> None:
             "extends_chain",
         ),
         (request(USER, REPLY), after(), TurnKind.UNKNOWN, "nothing_new"),
+        # Reflection on results, without tools, is still the main line.
+        (
+            request(USER, REPLY, {"role": "tool", "tool_call_id": "c", "content": "4"}),
+            after(TurnKind.MAIN, branch_reason="tools_changed"),
+            TurnKind.MAIN,
+            "extends_chain",
+        ),
+        (
+            request(tools=(TOOL,)),
+            Resolution(session_id=None, parent=None, rule="called", called=True),
+            TurnKind.SIDE,
+            "subagent",
+        ),
     ],
 )
 def test_structure_decides_the_rest(

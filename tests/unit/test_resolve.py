@@ -22,6 +22,8 @@ from gateway.records import (
     TurnRequest,
 )
 from gateway.resolve import (
+    Echo,
+    EchoKind,
     NamedSession,
     call_key,
     chain,
@@ -387,6 +389,20 @@ def test_a_retry_needs_more_than_an_equal_body(
     assert retried(request([USER], retry_count=1), other, [attempt], at) is None
 
 
+def test_a_retry_count_does_not_take_what_another_user_was_told() -> None:
+    digest = request_hash([USER], ())
+    ask = request([USER], retry_count=1)
+    theirs, mine = (
+        replace(turn(2, session=session, number=number), request_hash=digest)
+        for session, number in ((A, 11), (B, 12))
+    )
+    assert retried(ask, digest, [theirs], 20.0) == theirs
+    assert retried(ask, digest, [replace(theirs, continued=True)], 20.0) is None
+    assert retried(ask, digest, [theirs, mine], 20.0) is None
+    lost = replace(mine, delivered=False)
+    assert retried(ask, digest, [theirs, lost], 20.0) == lost
+
+
 def test_keys_and_models_have_request_hashes_of_their_own() -> None:
     hashes = {request_hash([USER], (), start) for start in (START, seed(A, "m"), seed(KEY, "n"))}
     assert len(hashes) == 3
@@ -446,14 +462,14 @@ def test_only_ids_that_were_minted_here_are_keys(id_: str, key: str | None) -> N
 def test_ids_come_back_in_many_forms(follow_up: list[Message]) -> None:
     stored = echoes_of([USER], calling(1, 2), START)
     assert stored == (f"{1:024x}", f"{2:024x}")
-    keys = [echo for echo in echoed(follow_up, START) if echo.minted]
+    keys = [echo for echo in echoed(follow_up, START) if echo.kind is EchoKind.CALL]
     assert keys
     assert {echo.key for echo in keys} <= set(stored)
     assert {echo.message_count for echo in keys} == {2}
 
 
 def test_an_outline_is_of_the_first_user_message_and_all_replies() -> None:
-    (stored,) = echoes_of([USER, said("a"), USER], said("One two."), START)
+    outline, _ = echoes_of([USER, said("a"), USER], said("One two."), START)
     same = [
         {"role": "system", "content": "x"},
         {"role": "user", "content": " What is  the weather?\n"},
@@ -462,17 +478,54 @@ def test_an_outline_is_of_the_first_user_message_and_all_replies() -> None:
         said("One\n\ntwo. "),
         USER,
     ]
-    (echo,) = echoed(same, START)
-    assert (echo.key, echo.message_count, echo.minted) == (stored, 5, False)
+    assert Echo(outline, 5, EchoKind.OUTLINE) in echoed(same, START)
     for changed in (
         [*same[:4], said("One three."), USER],
         [*same[:2], said("b"), *same[3:]],
         [{"role": "user", "content": "Hello?"}, *same[2:]],
     ):
-        assert stored not in {other.key for other in echoed(changed, START)}
-    assert stored not in {other.key for other in echoed(same, seed(A, "m"))}
-    assert echoed([USER], START) == []
+        assert outline not in {other.key for other in echoed(changed, START)}
+    assert outline not in {other.key for other in echoed(same, seed(A, "m"))}
+    assert echoed([{"role": "user", "content": "Hi"}], START) == []
     assert echoes_of([USER], said(""), START) == ()
+
+
+def test_the_last_exchange_is_left_when_the_head_is_dropped() -> None:
+    _, exchange = echoes_of([USER, said("a"), {"role": "user", "content": "b"}], said("c"), START)
+    window = [{"role": "user", "content": "b"}, said("c"), USER]
+    assert Echo(exchange, 2, EchoKind.OUTLINE) in echoed(window, START)
+    other = [{"role": "user", "content": "d"}, said("c"), USER]
+    assert exchange not in {echo.key for echo in echoed(other, START)}
+
+
+TASK = "Read the logs and say done"
+
+
+def test_a_task_is_what_a_call_gives_an_agent() -> None:
+    arguments = json.dumps({"description": "short", "prompt": f" {TASK}\n", "n": 3})
+    calls = said(None, tool_calls=[call(minted(1), "spawn_agent", arguments)])
+    id_, task = echoes_of([USER], calls, START)
+    assert id_ == f"{1:024x}"
+    assert echoed([{"role": "user", "content": TASK}], START) == [Echo(task, 1, EchoKind.TASK)]
+    other = said(None, tool_calls=[call(minted(1), "read_file", arguments)])
+    assert echoes_of([USER], other, START) == (id_,)
+    for broken in ("[", "[1]", '"text of some length"'):
+        bad = said(None, tool_calls=[call(minted(1), "agent", broken)])
+        assert echoes_of([USER], bad, START) == (id_,)
+
+
+def test_a_sub_agent_without_a_name_is_linked_to_its_caller() -> None:
+    ask = request([{"role": "user", "content": TASK}])
+    (echo,) = echoed(ask.messages, START)
+    caller = replace(turn(2, session=A), echo=echo.key)
+    found = decide(caller, ask=ask)
+    assert found == Resolution(
+        session_id=None, parent=None, rule="called", parent_session_id=A, called=True
+    )
+    # An answered call has no agent at work, and two callers are not told apart.
+    assert decide(replace(caller, continued=True), ask=ask).rule == "new"
+    other = replace(turn(2, session=B, number=12), echo=echo.key)
+    assert decide(caller, other, ask=ask).rule == "new"
 
 
 def test_an_echoed_id_wins_over_a_shallower_prefix() -> None:
@@ -494,7 +547,7 @@ def test_an_echoed_id_of_an_unchanged_history_extends_it() -> None:
 
 def test_an_outline_of_several_sessions_tells_nothing() -> None:
     edited = (USER, said("a"), {"role": "user", "content": "edited"}, said("b"), USER)
-    (echo,) = echoed(edited, START)
+    echo = next(each for each in echoed(edited, START) if each.kind is EchoKind.OUTLINE)
     one = replace(turn(4, session=A), echo=echo.key)
     two = replace(turn(4, session=B, number=12), echo=echo.key)
     found = decide(one, ask=request(edited))
