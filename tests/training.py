@@ -19,6 +19,7 @@ from gateway.store.claims import JudgeClaims
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
 from gateway.store.policies import PolicyStore
+from gateway.store.samples import SampleStore
 from gateway.store.writer import TurnWriter
 from tests.factories import next_state, session, turn
 from tests.torch_engine import TorchEngine
@@ -92,6 +93,11 @@ class World:
             "SELECT state, reason, version_lag FROM samples ORDER BY arrived_at"
         )
         return [tuple(row) for row in rows]
+
+    async def window_ids(self) -> list[UUID]:
+        """Samples that may be taken, the oldest arrival first."""
+        heads = await SampleStore(self.database).window(self.lineage, 100)
+        return [head.id for head in heads]
 
     async def policies(self) -> list[tuple[int, str]]:
         rows = await self.database.fetch("SELECT version, state FROM policies ORDER BY version")

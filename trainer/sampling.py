@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -11,9 +11,9 @@ from gateway.errors import StoreError, StoreUnavailable
 from gateway.records import FinishReason, SampleHead, TrainingSample
 from gateway.store.samples import SampleStore
 from gateway.telemetry import get_logger
-from trainer.config import TrainerSettings
+from trainer.config import TrainerConfig, TrainerSettings
 from trainer.packing import defect
-from trainer.schedule import choose, lag
+from trainer.schedule import Choice, choose, lag
 
 log = get_logger(__name__)
 
@@ -47,21 +47,9 @@ class Sampler:
 
         Raises NotLeader, StoreUnavailable.
         """
-        settings = self._settings
         for _ in range(_ROUNDS):
-            heads = await self._store.window(self._lineage_id, max(4 * settings.window, 256))
-            choice = choose(
-                heads,
-                waiting=await self._waiting(live_version),
-                order=settings.trainer.order,
-                per_session=settings.trainer.per_session,
-                live_version=live_version,
-                max_lag=settings.freshness.max_lag,
-                batch=settings.batch,
-                window=settings.window,
-                min_batch=settings.min_batch,
-                overdue_before=now - settings.trainer.max_wait_s,
-            )
+            heads, waiting = await self.line(live_version)
+            choice = self.choice(heads, waiting, live_version, now)
             useless = dict.fromkeys(choice.stale, "stale")
             useless |= dict.fromkeys(choice.neutral, "score_zero")
             await self._drop(epoch, live_version, useless)
@@ -82,7 +70,7 @@ class Sampler:
             bad = {
                 head: reason
                 for head in choice.chosen
-                if (reason := self._refusal(loaded.get(head.id)))
+                if (reason := self.refusal(loaded.get(head.id)))
             }
             if not bad:
                 lags = tuple(lag(head, live_version) for head in choice.chosen)
@@ -91,25 +79,42 @@ class Sampler:
             await self._store.release(self._lineage_id, epoch)
         return None
 
-    async def _waiting(self, live_version: int) -> list[float]:
-        """Arrivals of turns that hold a place in the line until they have a verdict."""
-        if self._settings.trainer.order == "greedy":
-            return []
-        fresh = max(0, live_version - self._settings.freshness.max_lag)
-        return await self._store.waiting(self._lineage_id, fresh, self._settings.window)
+    async def line(self, live_version: int) -> tuple[list[SampleHead], list[float]]:
+        """Samples that may be taken, and arrivals of turns that hold a place without a verdict."""
+        settings = self._settings
+        heads = await self._store.window(self._lineage_id, max(4 * settings.window, 256))
+        if settings.trainer.order == "greedy":
+            return heads, []
+        fresh = max(0, live_version - settings.freshness.max_lag)
+        return heads, await self._store.waiting(self._lineage_id, fresh, settings.window)
 
-    def _refusal(self, sample: TrainingSample | None) -> str | None:
-        """Why a leased sample must not be trained on, or None."""
+    def choice(
+        self,
+        heads: Sequence[SampleHead],
+        waiting: Sequence[float],
+        live_version: int,
+        now: float,
+    ) -> Choice:
+        """What these settings choose of a line."""
+        settings = self._settings
+        return choose(
+            heads,
+            waiting=waiting,
+            live_version=live_version,
+            max_lag=settings.freshness.max_lag,
+            batch=settings.batch,
+            window=settings.window,
+            min_batch=settings.min_batch,
+            overdue_before=now - settings.trainer.max_wait_s,
+            order=settings.trainer.order,
+            per_session=settings.trainer.per_session,
+        )
+
+    def refusal(self, sample: TrainingSample | None) -> str | None:
+        """Why a sample must not be trained on, or None."""
         if sample is None:
             return "chain_gap"
-        if sample.finish_reason is FinishReason.ABORT:
-            return "aborted"
-        mode = self._settings.trainer.truncated
-        if sample.finish_reason is FinishReason.LENGTH and (
-            mode == "never" or (mode == "negative" and sample.score > 0)
-        ):
-            return "truncated"
-        return defect(sample, vocab=self._vocab, max_tokens=self._settings.trainer.max_tokens)
+        return refusal(sample, self._settings.trainer, self._vocab)
 
     async def _drop(self, epoch: int, live_version: int, reasons: Mapping[SampleHead, str]) -> None:
         groups: dict[str, list[SampleHead]] = defaultdict(list)
@@ -120,3 +125,14 @@ class Sampler:
             lags = [lag(head, live_version) for head in group]
             await self._store.drop(self._lineage_id, epoch, ids, reason, lags)
             log.info("dropped", reason=reason, samples=len(ids), lag_max=max(lags))
+
+
+def refusal(sample: TrainingSample, config: TrainerConfig, vocab: int) -> str | None:
+    """Why a sample must not be trained on whatever the line, or None (pure)."""
+    if sample.finish_reason is FinishReason.ABORT:
+        return "aborted"
+    if sample.finish_reason is FinishReason.LENGTH and (
+        config.truncated == "never" or (config.truncated == "negative" and sample.score > 0)
+    ):
+        return "truncated"
+    return defect(sample, vocab=vocab, max_tokens=config.max_tokens)

@@ -137,12 +137,41 @@ def judge(
 
 
 @app.command()
-def train() -> None:
+def train(
+    dry_run: Annotated[
+        bool, typer.Option(help="Only print what would be trained, and why the rest would not.")
+    ] = False,
+    offline: Annotated[
+        Path | None, typer.Option(help="Train on an export, without database or engine.")
+    ] = None,
+) -> None:
     """Run the trainer."""
+    if dry_run or offline is not None:
+        from gateway.cli import learning
+
+        if dry_run:
+            learning.dry_run()
+        else:
+            assert offline is not None
+            learning.offline(offline)
+        return
     from trainer.config import TrainerSettings
     from trainer.service import main as run
 
     run(load(TrainerSettings))
+
+
+@app.command()
+def export(
+    out: Annotated[
+        Path | None, typer.Argument(help="A .jsonl or .parquet file; default: standard output.")
+    ] = None,
+    lineage: Annotated[str, typer.Option(help="Whose samples.")] = "default",
+) -> None:
+    """Write samples: ids, masks, log-probabilities, versions, scores."""
+    from gateway.cli import learning
+
+    learning.export(lineage, out)
 
 
 @app.command()

@@ -1,0 +1,207 @@
+"""`nextstate train --dry-run`, `train --offline` and `export`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from gateway.cli.terminal import local_settings, say
+from gateway.config import load
+from gateway.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from gateway.store.database import Database
+    from gateway.store.lineages import Lineage
+    from trainer.config import TrainerSettings
+    from trainer.exported import Line
+    from trainer.preview import Preview
+
+T = TypeVar("T")
+
+#: Turns that a dry run explains one by one.
+_EXPLAINED = 200
+
+
+def dry_run() -> None:
+    """Print what each lineage's next step would train on, and why other turns would not be."""
+    from gateway.store.export import Exports
+    from gateway.store.policies import PolicyStore
+    from gateway.store.samples import SampleStore
+    from trainer.config import TrainerSettings
+    from trainer.preview import preview
+    from trainer.sampling import Sampler
+
+    settings = load(TrainerSettings)
+    vocab = _vocabulary(_model(settings))
+
+    async def look(database: Database) -> None:
+        store = SampleStore(database)
+        for name in settings.trainer.lineages:
+            lineage = await _lineage(database, name)
+            live = await PolicyStore(database).live_of(lineage.id)
+            sampler = Sampler(store, lineage.id, settings, vocab)
+            seen = await preview(store, sampler, live_version=live.version, now=time.time())
+            others = dict(await Exports(database).outcomes(lineage.id, _EXPLAINED))
+            _show(name, live.version, settings.batch, seen, {**others, **seen.others})
+
+    _on_database(settings, look)
+
+
+def _show(name: str, live: int, batch: int, seen: Preview, others: dict[Any, str]) -> None:
+    state = "due" if seen.due else "not due"
+    typer.echo(
+        f"{name}: version {live} is live; {len(seen.chosen)} of {batch} samples for the next step "
+        f"({state}), {seen.waiting} turns wait for a verdict"
+    )
+    for sample in seen.chosen:
+        rule = f" by {sample.rule}" if sample.rule else ""
+        typer.echo(
+            f"  train  {sample.turn_id}  score {sample.score:+g}{rule}, "
+            f"{len(sample.sampled_ids)} tokens"
+        )
+    for turn, reason in others.items():
+        typer.echo(f"  not    {turn}  {reason}")
+    for reason, count in Counter(others.values()).most_common():
+        typer.echo(f"  {count:>5} {reason}")
+
+
+def offline(path: Path) -> None:
+    """Train a version on an export, with neither database nor engine."""
+    from gateway.device import device
+    from gateway.telemetry import configure_logging
+    from trainer.backends.torch_backend import TorchBackend
+    from trainer.config import TrainerSettings
+    from trainer.learner import Learner
+    from trainer.offline import train_file
+
+    settings = load(TrainerSettings)
+    configure_logging(settings.log, "trainer", sys.stderr)
+    backend = TorchBackend(_model(settings), settings.trainer, device())
+    learner = Learner(backend, settings.trainer, settings.trainer.directory / "offline")
+
+    def told(step: int, metrics: dict[str, float]) -> None:
+        values = {name: round(value, 6) for name, value in metrics.items()}
+        typer.echo(json.dumps({"step": step, **values}))
+
+    done = train_file(path, learner, settings, told)
+    for reason, count in done.left_out.most_common():
+        say(f"left out {count}: {reason}")
+    say(f"{done.steps} steps; the version is in {done.written.uri}")
+
+
+def export(lineage: str, out: Path | None) -> None:
+    """Write every sample of a lineage as lines of JSON, or as Parquet by the file's name."""
+    from gateway.config import Settings
+    from gateway.store.export import Exports
+    from trainer.exported import to_line
+
+    settings = load(Settings)
+
+    async def write(database: Database) -> int:
+        found = await _lineage(database, lineage)
+
+        async def lines() -> AsyncIterator[Line]:
+            async for one in Exports(database).samples(found.id):
+                yield to_line(one.sample, one.state, one.reason)
+
+        if out is not None and out.suffix == ".parquet":
+            return await _parquet(lines(), out)
+        return await _json(lines(), out)
+
+    count = _on_database(settings, write)
+    say(f"{count} samples written")
+
+
+async def _json(lines: AsyncIterator[Line], out: Path | None) -> int:
+    from trainer.exported import encode
+
+    count = 0
+    async with AsyncExitStack() as stack:
+        file = sys.stdout.buffer if out is None else stack.enter_context(out.open("wb"))
+        async for line in lines:
+            file.write(encode(line))
+            count += 1
+        file.flush()
+    return count
+
+
+async def _parquet(lines: AsyncIterator[Line], out: Path) -> int:
+    """One row group a page of 512 samples. Raises ConfigError without pyarrow."""
+    from trainer.exported import table_row
+
+    try:
+        arrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise ConfigError("Parquet needs pyarrow: install it, or export .jsonl") from None
+    texts = ("id", "turn_id", "session_id", "user", "finish_reason", "rule", "group", "state")
+    schema = arrow.schema(
+        [(name, arrow.string()) for name in (*texts, "reason")]
+        + [(name, arrow.float64()) for name in ("score", "weight", "temperature", "arrived_at")]
+        + [(name, arrow.list_(arrow.int32())) for name in ("ids", "versions")]
+        + [("mask", arrow.list_(arrow.int8())), ("logprobs", arrow.list_(arrow.float32()))]
+    )
+    count, rows = 0, list[dict[str, Any]]()
+    with parquet.ParquetWriter(str(out), schema) as writer:
+        async for line in lines:
+            rows.append(table_row(line))
+            count += 1
+            if len(rows) == 512:
+                writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+                rows.clear()
+        if rows or not count:
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+    return count
+
+
+def _model(settings: TrainerSettings) -> Path:
+    """The base model: the configured one, else the stack's."""
+    from gateway.local.model import ensure_model
+
+    configured = settings.trainer.model_path or settings.model.path
+    return ensure_model(configured or local_settings().local.model)
+
+
+def _vocabulary(model: Path) -> int:
+    """The ids that a model knows. Raises ConfigError where its configuration does not say."""
+    found = json.loads((model / "config.json").read_text())
+    size = found.get("vocab_size") or found.get("text_config", {}).get("vocab_size")
+    if not isinstance(size, int):
+        raise ConfigError(f"{model}/config.json does not say how large the vocabulary is")
+    return size
+
+
+async def _lineage(database: Database, name: str) -> Lineage:
+    from gateway.store.lineages import LineageStore
+
+    found = await LineageStore(database).named(name)
+    if found is None:
+        raise NotFound(f"there is no lineage {name!r}")
+    return found
+
+
+def _on_database(settings: Any, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Do something on the configured database, or the stack's where none is configured."""
+    from gateway.local.access import database_url
+    from gateway.store.database import Database
+
+    async def run() -> T:
+        url = database_url(local_settings())
+        database = await Database.open(settings.database, url, application="nextstate-learning")
+        try:
+            await database.check_revision()
+            return await work(database)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())

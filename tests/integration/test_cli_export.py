@@ -1,0 +1,117 @@
+"""`nextstate export`, `train --dry-run` and `train --offline` on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.commands import app
+from gateway.errors import ConfigError, NotFound, TrainerError
+from gateway.records import FinishReason
+from gateway.store.samples import SampleStore
+from tests.factories import session, turn
+from tests.training import World, open_world
+from trainer.exported import decode
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+async def world(
+    database_url: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    for name, value in {
+        "NEXTSTATE_DEVICE": "cpu",
+        "NEXTSTATE_MODEL__PATH": str(tiny_model),
+        "NEXTSTATE_FRESHNESS__BATCH": "4",
+        "NEXTSTATE_TRAINER__DIRECTORY": str(tmp_path / "policies"),
+        "DATABASE_URL": database_url,
+    }.items():
+        monkeypatch.setenv(name, value)
+    async with open_world(database_url, tiny_model, tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def call() -> Call:
+    def invoke(*arguments: str) -> str:
+        result = CliRunner().invoke(app, arguments)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return invoke
+
+
+async def test_an_export_is_what_would_be_trained_and_trains_offline(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    await world.judged(9)
+    heads = await world.window_ids()
+    out = tmp_path / "samples.jsonl"
+    await asyncio.to_thread(call, "export", str(out))
+    expected = await SampleStore(world.database).load(heads)
+    found = list(decode(out.read_bytes().splitlines()))
+    assert [one.id for one in found] == [one.id for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert list(one.prompt_ids) == list(other.prompt_ids)
+        assert list(one.sampled_ids) == list(other.sampled_ids)
+        assert list(one.logprobs) == list(other.logprobs)
+        assert (one.spans, one.score, one.user) == (other.spans, other.score, other.user)
+    assert await asyncio.to_thread(call, "export") == out.read_text()
+
+    lines = await asyncio.to_thread(call, "train", "--offline", str(out))
+    steps = [json.loads(line) for line in lines.splitlines()]
+    assert [step["step"] for step in steps] == [1, 2]
+    assert all(step["samples"] == 4 for step in steps)
+    (version,) = (tmp_path / "policies" / "offline").iterdir()
+    assert (version / "policy" / "adapter_model.safetensors").is_file()
+    # Nothing in the database has changed.
+    assert await world.samples() == [("ready", None, None)] * 9
+
+    out.write_text("")
+    with pytest.raises(TrainerError, match="too few"):
+        await asyncio.to_thread(call, "train", "--offline", str(out))
+
+
+async def test_a_dry_run_says_what_would_be_trained_and_why_the_rest_would_not(
+    world: World, call: Call
+) -> None:
+    await world.judged(1, finish_reason=FinishReason.ABORT)
+    good = await world.judged(5)
+    one = session(lineage_id=world.lineage)
+    unanswered = turn(one)
+    untrainable = turn(one, trainable=False, untrainable_reason="grammar")
+    await world.writer.commit(one, unanswered, untrainable)
+    told = await asyncio.to_thread(call, "train", "--dry-run")
+    head, *lines = told.splitlines()
+    assert head.startswith("default: version 0 is live; 4 of 4 samples for the next step (due)")
+    assert [line.split()[1] for line in lines[:4]] == [str(turn_id) for turn_id in good[:4]]
+    reasons = {
+        words[1]: " ".join(words[2:])
+        for words in (line.split() for line in lines)
+        if words[0] == "not"
+    }
+    assert reasons[str(good[4])] == "later"
+    assert reasons[str(unanswered.id)] == "no next state yet"
+    assert reasons[str(untrainable.id)] == "untrainable: grammar"
+    assert list(reasons.values()).count("aborted") == 1
+    assert len(reasons) == 4
+    assert await world.samples() == [("ready", None, None)] * 6
+
+
+async def test_what_is_not_there_is_said(
+    world: World, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotFound, match="other"):
+        await asyncio.to_thread(call, "export", "--lineage", "other")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
+    with pytest.raises(ConfigError, match="pyarrow"):
+        await asyncio.to_thread(call, "export", str(tmp_path / "x.parquet"))
