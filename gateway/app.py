@@ -9,7 +9,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from gateway.api import admin, errors, feedback, health, inference, responses
+from gateway.api import admin, completions, errors, feedback, health, inference, responses
 from gateway.api.services import Services
 from gateway.config import Settings
 from gateway.errors import ConfigError
@@ -25,6 +25,7 @@ def create_app(services: Services) -> FastAPI:
     )
     errors.install(app)
     app.router.routes.extend(inference.routes(services))
+    app.router.routes.extend(completions.routes(services))
     app.router.routes.extend(responses.routes(services))
     app.include_router(feedback.routes(services))
     app.include_router(health.routes(services))

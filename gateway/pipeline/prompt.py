@@ -68,6 +68,8 @@ class Prompter:
         return trail if trail is not None and trail.sampled_ids else None
 
     def _build(self, request: TurnRequest, resolution: Resolution, trail: Trail | None) -> Prompt:
+        if request.prompt_ids is not None:
+            return Prompt(ids=list(request.prompt_ids))
         messages, tools, options = request.messages, request.tools, request.template_kwargs
         reason = resolution.branch_reason
         if reason == "tools_changed" and not self._renderer.uses_tools:

@@ -175,6 +175,8 @@ class Pipeline:
         At most one call needs no grammar, which would make the turn untrainable: sampling stops
         where the first call ends.
         """
+        if request.prompt_ids is not None:
+            return sampling, ReplyFormat()
         required = request.tool_choice == "required"
         grammar, form = enforced(
             sampling.grammar,

@@ -156,7 +156,10 @@ def turn_record(
         idempotency_key=request.idempotency_key,
         delivered=finish_reason is not FinishReason.ABORT,
         response_store=request.store,
-        echoes=echoes_of(request.messages, message, place.seed),
+        # A prompt's text is no conversation that a chat could echo.
+        echoes=echoes_of(request.messages, message, place.seed)
+        if request.prompt_ids is None
+        else (),
         finish_reason=finish_reason,
         finish_detail=finish.detail,
         trainable=reason is None,

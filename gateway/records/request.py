@@ -32,7 +32,8 @@ class TurnRequest:
     `call_prefix` begins the ids of tool calls. With `shorten`, a reply is cut to what the context
     leaves where more was allowed; without, such a request is refused.
     `previous_turn` is the stored turn that the client continues by its id; `store` whether it may
-    do so with this one. `echo` is for the dialect's own encoder alone.
+    do so with this one. `prompt_ids` [P] is a prompt to be taken as it stands, without a template;
+    `messages` then only say what it was. `echo` is for the dialect's own encoder alone.
     """
 
     dialect: str
@@ -62,4 +63,5 @@ class TurnRequest:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     previous_turn: UUID | None = None
     store: bool = True
+    prompt_ids: tuple[int, ...] | None = None
     echo: Mapping[str, Any] = field(default_factory=dict)

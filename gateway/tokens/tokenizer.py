@@ -77,9 +77,12 @@ class Tokenizer:
             special_tokens=_special_tokens(settings),
         )
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text` as it stands: special tokens written in it count, none are added."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Ids of `text`. Special tokens written in it count.
+
+        With `special`, those that the tokenizer puts around a text of its own are added.
+        """
+        ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
         return ids
 
     def decode(self, ids: Iterable[int], *, skip: frozenset[int] = frozenset()) -> str:

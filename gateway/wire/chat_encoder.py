@@ -67,7 +67,7 @@ class ChatEncoder:
     def end(self, usage: Usage) -> bytes:
         if not self._include_usage:
             return DONE
-        return event(_encode({**self._shared, "choices": [], "usage": _usage(usage)})) + DONE
+        return event(_encode({**self._shared, "choices": [], "usage": usage_of(usage)})) + DONE
 
     def comment(self) -> bytes:
         return COMMENT
@@ -94,7 +94,7 @@ class ChatEncoder:
                 **self._shared,
                 "object": "chat.completion",
                 "choices": choices,
-                "usage": _usage(usage),
+                "usage": usage_of(usage),
             }
         )
 
@@ -161,7 +161,7 @@ def _token(token: TokenLogprob) -> dict[str, Any]:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.raw)}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def usage_of(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
