@@ -15,8 +15,9 @@ import msgspec
 from gateway.errors import InvalidRequest
 from gateway.records import Message
 from gateway.wire.json_body import check_depth
+from gateway.wire.json_prefix import JsonPrefix
 
-#: The only key of a tool input that stands for arguments which are no JSON object.
+#: The key under which a tool input holds arguments that are no JSON object, as they were written.
 UNPARSED = "INVALID_JSON"
 
 _ROLES = ("user", "assistant", "system")
@@ -66,17 +67,19 @@ def wrong(param: str, message: str, code: str = "invalid_value") -> InvalidReque
 
 def arguments_of(value: Mapping[str, Any]) -> str:
     """Arguments as text. `input_of` and this are each other's inverse, up to white space."""
-    if list(value) == [UNPARSED] and isinstance(value[UNPARSED], str):
+    if isinstance(value.get(UNPARSED), str):
         return str(value[UNPARSED])
     return msgspec.json.encode(value).decode()
 
 
 def input_of(arguments: str) -> dict[str, Any]:
-    """A tool call's arguments as the object that clients expect, whatever the model wrote."""
-    if not arguments.strip():
-        return {}
+    """A tool call's arguments as the object that clients expect, whatever the model wrote.
+
+    The same that a client puts together from a stream.
+    """
+    prefix = JsonPrefix(UNPARSED)
     try:
-        value = msgspec.json.decode(arguments)
+        value = msgspec.json.decode(prefix.feed(arguments) + prefix.finish() or "{}")
     except (msgspec.DecodeError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {UNPARSED: arguments}

@@ -14,6 +14,7 @@ from gateway.records import Delta, FinishReason, Reply, Usage
 from gateway.wire import anthropic_errors
 from gateway.wire.anthropic_blocks import UNPARSED, input_of
 from gateway.wire.base import TokenLogprob
+from gateway.wire.json_prefix import JsonPrefix
 from gateway.wire.sse import COMMENT, event
 
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +38,7 @@ class MessageEncoder:
         self._signature = b64encode(response_id.bytes).decode()
         self._index = -1
         self._open: str | int | None = None
-        self._held: str | None = None
+        self._arguments: JsonPrefix | None = None
         self._ending: tuple[str, str | None] = ("end_turn", None)
 
     def start(self, prompt_tokens: int = 0) -> bytes:
@@ -124,15 +125,9 @@ class MessageEncoder:
                 "input": {},
             }
             frames = self._enter(index, block)
-            self._held = ""
-        if self._held is None:
-            return frames + self._json(delta.arguments)
-        # Clients want an object: what begins as anything else waits for its end.
-        self._held += delta.arguments
-        if self._held.lstrip().startswith("{"):
-            held, self._held = self._held, None
-            frames += self._json(held)
-        return frames
+            self._arguments = JsonPrefix(UNPARSED)
+        assert self._arguments is not None, "a call is open"
+        return frames + self._json(self._arguments.feed(delta.arguments))
 
     def _json(self, fragment: str) -> bytes:
         if not fragment:
@@ -155,9 +150,9 @@ class MessageEncoder:
         frames = b""
         if kind == "thinking":
             frames += self._add({"type": "signature_delta", "signature": self._signature})
-        held, self._held = self._held, None
-        if held and held.strip():
-            frames += self._json(_encode({UNPARSED: held}).decode())
+        if self._arguments is not None:
+            frames += self._json(self._arguments.finish())
+            self._arguments = None
         return frames + _event("content_block_stop", index=self._index)
 
     def _add(self, delta: dict[str, Any]) -> bytes:

@@ -137,8 +137,8 @@ def test_every_kind_of_block_in_a_stream() -> None:
     assert shape == [
         ("start", 0), ("delta", 0), ("delta", 0), ("delta", 0), ("stop", 0),
         ("start", 1), ("delta", 1), ("delta", 1), ("stop", 1),
-        ("start", 2), ("delta", 2), ("delta", 2), ("stop", 2),
-        ("start", 3), ("delta", 3), ("stop", 3),
+        ("start", 2), ("delta", 2), ("delta", 2), ("delta", 2), ("stop", 2),
+        ("start", 3), ("delta", 3), ("delta", 3), ("stop", 3),
         ("start", 4), ("stop", 4),
     ]  # fmt: skip
     assert stream[2]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
@@ -182,7 +182,7 @@ def test_words_after_a_call_are_a_block_of_their_own() -> None:
     assert [block["type"] for block in content] == ["tool_use", "text"]
 
 
-@pytest.mark.parametrize("arguments", ["[1, 2]", '"x"', "nonsense", " \n[]"])
+@pytest.mark.parametrize("arguments", ["[1, 2]", '"x"', "nonsense", " \n[]", "{'a': 1}"])
 def test_arguments_that_are_no_object_become_one(arguments: str) -> None:
     opened = Delta(call_index=0, call_id="toolu_a", call_name="f")
     deltas = [opened, *(Delta(call_index=0, arguments=letter) for letter in arguments)]
@@ -190,6 +190,21 @@ def test_arguments_that_are_no_object_become_one(arguments: str) -> None:
     call = ToolCall(id="toolu_a", name="f", arguments=arguments)
     assert streamed == whole(Reply(tool_calls=(call,)), FinishReason.TOOL_CALLS)
     assert streamed["content"][0]["input"] == {"INVALID_JSON": arguments}
+
+
+def test_arguments_that_break_off_are_whole_all_the_same() -> None:
+    deltas = [
+        Delta(call_index=0, call_id="toolu_a", call_name="f"),
+        Delta(call_index=0, arguments='{"city": "Os'),
+    ]
+    stream = stream_of(deltas, FinishReason.LENGTH)
+    assert [event["delta"] for event in stream if event["type"] == "content_block_delta"] == [
+        {"type": "input_json_delta", "partial_json": '{"city": "Os'},
+        {
+            "type": "input_json_delta",
+            "partial_json": '","INVALID_JSON":"{\\"city\\": \\"Os"}',
+        },
+    ]
 
 
 @pytest.mark.parametrize(
