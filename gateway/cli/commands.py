@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from gateway.cli import keys
+from gateway.cli import explain, keys
 from gateway.cli.terminal import fail, local_settings, progress, say
 from gateway.config import Settings, load
 from gateway.errors import NextstateError
@@ -31,6 +31,7 @@ app = typer.Typer(
     help="A gateway whose agents learn from what happens next.",
 )
 app.add_typer(keys.app, name="keys")
+app.command("explain")(explain.explain)
 
 
 def main() -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import msgspec
 import typer
 from rich.console import Console
 
-from gateway.cli.terminal import local_settings, say
+from gateway.cli.database import on_database
+from gateway.cli.terminal import say
 from gateway.errors import NotFound
 from gateway.records import Role
 
 if TYPE_CHECKING:
     from gateway.store.database import Database
 
-T = TypeVar("T")
+_NAME = "nextstate-keys"
 
 app = typer.Typer(no_args_is_help=True, help="API keys.")
 
@@ -44,7 +43,7 @@ def create_key(
         _, secret = await keys.create(tenant_id, name, role, found.id, capture=capture)
         return secret
 
-    typer.echo(_on_database(create))
+    typer.echo(on_database(create, application=_NAME))
 
 
 @app.command("list")
@@ -54,7 +53,7 @@ def list_keys(
     """Show all keys; of their secrets only the first characters are known."""
     from gateway.store.keys import KeyStore
 
-    found = _on_database(lambda database: KeyStore(database).listed())
+    found = on_database(lambda database: KeyStore(database).listed(), application=_NAME)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
     else:
@@ -70,25 +69,6 @@ def revoke_key(
     """Refuse a key from now on."""
     from gateway.store.keys import KeyStore
 
-    if not _on_database(lambda database: KeyStore(database).revoke(key)):
+    if not on_database(lambda database: KeyStore(database).revoke(key), application=_NAME):
         raise NotFound(f"no valid key has the id {key}")
     say("revoked")
-
-
-def _on_database(work: Callable[[Database], Awaitable[T]]) -> T:
-    """Do something on the database in reach."""
-    from gateway.local.access import database_url
-    from gateway.store.database import Database
-
-    settings = local_settings()
-
-    async def run() -> T:
-        url = database_url(settings)
-        database = await Database.open(settings.database, url, application="nextstate-keys")
-        try:
-            await database.check_revision()
-            return await work(database)
-        finally:
-            await database.close()
-
-    return asyncio.run(run())
