@@ -29,15 +29,19 @@ def grading(score: object) -> Script:
 
 
 class ScriptedJudge:
-    """Use as an async context manager; `url` is the base URL for a client."""
+    """Use as an async context manager; `url` is the base URL for a client.
 
-    def __init__(self, script: Script) -> None:
+    With `together`, nobody is answered until so many have asked.
+    """
+
+    def __init__(self, script: Script, *, together: int = 1) -> None:
         self.script = script
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.hang = False
         self.refuses_schema = False
         self.running = self.most_running = 0
+        self._together = asyncio.Barrier(together)
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -66,7 +70,7 @@ class ScriptedJudge:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            await asyncio.sleep(3600 if self.hang else 0.005)
+            await (asyncio.sleep(3600) if self.hang else self._together.wait())
         finally:
             self.running -= 1
         if self.refuses_schema and "response_format" in body:

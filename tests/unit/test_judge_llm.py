@@ -53,7 +53,7 @@ def each(*scores: object) -> Callable[[dict[str, Any]], str | int]:
 
 
 async def test_the_majority_of_three_votes_is_the_score_and_all_are_kept() -> None:
-    async with ScriptedJudge(each(1, -1, 1)) as server:
+    async with ScriptedJudge(each(1, -1, 1), together=3) as server:
         judgement = await judged(server)
     assert judgement is not None
     assert (judgement.judge, judgement.score, judgement.rule) == ("llm:m", 1.0, None)
@@ -171,8 +171,8 @@ async def test_a_spent_budget_leaves_turns_unscored() -> None:
 
 
 async def test_answers_waited_for_at_once_are_bounded() -> None:
-    async with ScriptedJudge(grading(1)) as server:
-        await judged(server, votes=9, max_concurrency=2)
+    async with ScriptedJudge(grading(1), together=2) as server:
+        await judged(server, votes=8, max_concurrency=2)
     assert server.most_running == 2
 
 
