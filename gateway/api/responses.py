@@ -23,6 +23,7 @@ from gateway.wire.json_body import invalid
 from gateway.wire.openai_responses import (
     OpenAIResponses,
     continued,
+    continues_stored,
     referred,
     unknown_previous,
     unknown_response,
@@ -74,7 +75,7 @@ class Responses(Inference):
         most = self.services.settings.gateway.max_messages
         request = await self._with_items(principal, request, most)
         turn_id = request.previous_turn
-        if turn_id is None:
+        if turn_id is None or not continues_stored(request):
             return request
         found = await self.services.conversations.find(
             principal.tenant_id, turn_id, self.dialect.name

@@ -20,7 +20,13 @@ from gateway.wire.outcome import outcome_of
 from gateway.wire.reply_schema import reply_grammar
 from gateway.wire.responses_encoder import ResponsesEncoder
 from gateway.wire.responses_ids import turn_of_response
-from gateway.wire.responses_input import REFERENCE, messages_of, missing_item, references
+from gateway.wire.responses_input import (
+    REFERENCE,
+    last_turn,
+    messages_of,
+    missing_item,
+    references,
+)
 from gateway.wire.responses_output import INSTRUCTIONS, Item, repeated
 from gateway.wire.responses_tools import function_tools, in_chat_form
 from gateway.wire.sampling_fields import between, nucleus, reply_limit
@@ -125,7 +131,7 @@ class OpenAIResponses:
             user=asked.safety_identifier or asked.user,
             client=who.client,
             template_kwargs=_template_kwargs(asked),
-            previous_turn=_previous(asked.previous_response_id),
+            previous_turn=_previous(asked.previous_response_id) or last_turn(asked.input),
             store=asked.store is not False,
             echo={
                 "items": asked.input if references(asked.input) else None,
@@ -183,6 +189,11 @@ def with_items(request: TurnRequest, items: Mapping[str, Item], most: int) -> Tu
         for item in request.echo["items"]
     ]
     return replace(request, messages=(*request.messages, *messages_of(given, most)))
+
+
+def continues_stored(request: TurnRequest) -> bool:
+    """Whether the conversation before the input is left to the store."""
+    return request.echo["response"]["previous_response_id"] is not None
 
 
 def continued(before: Sequence[Message], new: Sequence[Message]) -> tuple[Message, ...]:

@@ -41,6 +41,25 @@ def references(items: str | Sequence[Mapping[str, Any]] | None) -> dict[str, UUI
     return found
 
 
+def last_turn(items: str | Sequence[Mapping[str, Any]] | None) -> UUID | None:
+    """The turn that the last reply among the items was, by the ids of its items.
+
+    None where there is no reply, or none with an id of ours.
+    """
+    replied = False
+    for item in reversed(() if isinstance(items, str) else items or ()):
+        if item.get("type") == "function_call_output":
+            continue
+        if (item.get("type") or "message") == "message" and item.get("role") != "assistant":
+            if replied:
+                return None
+            continue
+        replied = True
+        if (turn := turn_of_item(item.get("id"))) is not None:
+            return turn
+    return None
+
+
 def missing_item(id_: str) -> NoReturn:
     """The original's answer to a reference to what it does not have."""
     raise NotFound(f"Item with id '{id_}' not found.", param="input")

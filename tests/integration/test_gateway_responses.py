@@ -188,6 +188,22 @@ async def test_two_branches_of_one_response(gateway: Gateway, client: openai.Asy
     assert turns[2]["session_id"] != turns[3]["session_id"]
 
 
+async def test_items_tell_equal_conversations_apart(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    for text in ("fox", "fox", "a", "b"):
+        gateway.says(text)
+    asked: list[Any] = [{"role": "user", "content": "Hi"}]
+    one = await client.responses.create(model="tiny", input=asked, store=False)
+    two = await client.responses.create(model="tiny", input=asked, store=False)
+    for first in (one, two):
+        again = [*asked, *(item.model_dump() for item in first.output), *asked]
+        await client.responses.create(model="tiny", input=again, store=False)
+    turns = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert [turn["parent_id"] for turn in turns[2:]] == [turn["id"] for turn in turns[:2]]
+    assert [turn["branch_reason"] for turn in turns] == [None] * 4
+
+
 async def test_what_may_not_be_read_is_not_found(
     gateway: Gateway, client: openai.AsyncOpenAI
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from gateway.errors import InvalidRequest, NotFound
 from gateway.records import Reply, ToolCall
 from gateway.wire.responses_ids import Prefix, input_id, output_id, turn_of_item, turn_of_response
-from gateway.wire.responses_input import messages_of, references
+from gateway.wire.responses_input import last_turn, messages_of, references
 from gateway.wire.responses_output import output_items
 
 ONE = UUID("0199aaaa-0000-7000-8000-000000000001")
@@ -208,6 +208,37 @@ def test_references_name_their_turns() -> None:
             references([{"type": "item_reference", "id": other}])
     with pytest.raises(InvalidRequest):
         references([{"type": "item_reference"}])
+
+
+LAST: list[tuple[str, Any, UUID | None]] = [
+    ("a string", "u", None),
+    ("no reply", [U], None),
+    ("no id", [U, said("a"), U], None),
+    ("an id of another server", [said("a", id="msg_1"), U], None),
+    ("a message", [said("a", id=output_id(Prefix.MESSAGE, ONE, 0)), U], ONE),
+    (
+        "the last of two",
+        [
+            said("a", id=output_id(Prefix.MESSAGE, ONE, 0)),
+            U,
+            call(id=output_id(Prefix.CALL, TWO, 0)),
+            output(),
+        ],
+        TWO,
+    ),
+    (
+        "a call without its id",
+        [said("a", id=output_id(Prefix.MESSAGE, ONE, 0)), call(), output(), U],
+        ONE,
+    ),
+    ("the last has none", [said("a", id=output_id(Prefix.MESSAGE, ONE, 0)), U, said("b"), U], None),
+    ("a reference", [{"type": "item_reference", "id": output_id(Prefix.CALL, ONE, 0)}], ONE),
+]
+
+
+@pytest.mark.parametrize(("items", "turn"), [c[1:] for c in LAST], ids=[c[0] for c in LAST])
+def test_items_name_the_turn_that_they_continue(items: Any, turn: UUID | None) -> None:
+    assert last_turn(items) == turn
 
 
 def test_only_ids_of_replies_name_their_turn() -> None:
