@@ -100,6 +100,24 @@ class EngineSettings(Section):
         return values
 
 
+class KeyLimits(Section):
+    """What an API key may use of one gateway process; what is left open has no limit."""
+
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = Field(None, description="of prompts and replies")
+    concurrent_requests: Positive | None = None
+
+
+class LimitSettings(KeyLimits):
+    """The same for every key, but for those in `keys`: by a key's name, or TENANT/NAME."""
+
+    keys: dict[str, KeyLimits] = Field(default_factory=dict)
+
+    def of(self, tenant: str, name: str) -> KeyLimits:
+        """The limits of one key; those in `keys` stand in place of all of the general ones."""
+        return self.keys.get(f"{tenant}/{name}") or self.keys.get(name) or self
+
+
 class DatabaseSettings(Section):
     url: SecretStr | None = Field(None, description="PostgreSQL 15 or later")
     pool_size: Positive = 8
@@ -134,7 +152,7 @@ class LogSettings(Section):
 #: Sections of the file; a component reads its own and ignores the others'.
 SECTIONS = (
     "gateway", "model", "sampling", "engines", "database", "session_awareness",
-    "freshness", "log", "judge", "trainer", "local",
+    "freshness", "limits", "log", "judge", "trainer", "local",
 )  # fmt: skip
 
 
@@ -152,6 +170,7 @@ class Settings(BaseSettings):
     database: DatabaseSettings = Field(default_factory=DatabaseSettings)
     session_awareness: SessionSettings = Field(default_factory=SessionSettings)
     freshness: FreshnessSettings = Field(default_factory=FreshnessSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @field_validator("engines")

@@ -19,6 +19,9 @@ from gateway.wire.base import Dialect
 
 log = get_logger(__name__)
 
+#: Nobody is there to be told; nginx's word for it, for the log.
+_CLIENT_LEFT = 499
+
 
 class Endpoint(ABC):
     """An ASGI endpoint that answers errors in its dialect and binds the log's context."""
@@ -32,13 +35,16 @@ class Endpoint(ABC):
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         exchange = Exchange(headers, receive, send, new_id())
-        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id.hex):
+        names = {"request_id": exchange.request_id.hex}
+        if exchange.client_request_id is not None:
+            names["client_request_id"] = exchange.client_request_id
+        with structlog.contextvars.bound_contextvars(**names):
             try:
                 await self._answer(exchange, scope)
             except NextstateError as error:
                 await self._fail(exchange, error)
             except ClientLeft:
-                log.info("client_left")
+                log.info("client_left", status=_CLIENT_LEFT)
             except Exception:
                 log.exception("request_failed")
                 await self._fail(exchange, NextstateError("unexpected"))

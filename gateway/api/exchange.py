@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -12,6 +13,8 @@ from starlette.types import Message, Receive, Send
 from gateway.errors import BodyTooLarge
 
 _JSON = b"application/json"
+#: What may be written into headers and logs as it is.
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 
 
 class ClientLeft(Exception):
@@ -22,7 +25,8 @@ class ClientLeft(Exception):
 class Exchange:
     """One HTTP exchange: what was asked, and the two ends of the connection.
 
-    `more_headers` go out with whatever is answered.
+    `more_headers` go out with whatever is answered. The id that the client gave its request is
+    given back, if it is a plain word; else it is `request_id`, which is always the log's.
     """
 
     headers: Mapping[str, str]
@@ -31,6 +35,11 @@ class Exchange:
     request_id: UUID
     begun: bool = False
     more_headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def client_request_id(self) -> str | None:
+        given = self.headers.get("x-request-id", "")
+        return given if _PLAIN_ID.fullmatch(given) else None
 
     async def body(self, limit: int) -> bytes:
         """The whole body. Raises BodyTooLarge as soon as it is, and ClientLeft."""
@@ -58,12 +67,14 @@ class Exchange:
 
     async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.begun = True
-        name = self.request_id.hex.encode()
+        own = self.request_id.hex.encode()
+        given = self.client_request_id
+        name = own if given is None else given.encode()
         more = [(key.encode(), value.encode()) for key, value in self.more_headers.items()]
         message: Message = {
             "type": "http.response.start",
             "status": status,
-            "headers": [*headers, *more, (b"x-request-id", name), (b"request-id", b"req_" + name)],
+            "headers": [*headers, *more, (b"x-request-id", name), (b"request-id", b"req_" + own)],
         }
         await self.send(message)
 

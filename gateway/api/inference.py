@@ -15,6 +15,7 @@ from starlette.types import Scope
 from gateway.api.auth import authenticate
 from gateway.api.endpoint import Endpoint, Models, served
 from gateway.api.exchange import Exchange
+from gateway.api.limits import Admission
 from gateway.api.services import Services
 from gateway.api.token_count import TokenCount
 from gateway.errors import ModelNotFound, NextstateError, PermissionDenied
@@ -56,6 +57,14 @@ class Inference(Endpoint):
         principal = await authenticate(services.keys, exchange.headers)
         if principal.role is Role.ADMIN:
             raise PermissionDenied("An admin key cannot be used for inference.")
+        allowance = services.limiter.of(principal)
+        exchange.more_headers |= allowance.headers()
+        with Admission(allowance) as admission:
+            exchange.more_headers |= allowance.headers()
+            await self._serve(exchange, principal, admission)
+
+    async def _serve(self, exchange: Exchange, principal: Principal, admission: Admission) -> None:
+        services = self.services
         limits = services.settings.gateway
         body = await exchange.body(limits.max_body_bytes)
         request = self.dialect.parse(body, exchange.headers, limits)
@@ -65,7 +74,7 @@ class Inference(Endpoint):
         structlog.contextvars.bind_contextvars(tenant=principal.tenant, key=principal.name)
         reply = self._stream if request.stream else self._whole
         async with aclosing(services.pipeline.serve_turn(principal, request)) as events:
-            await exchange.while_there(reply(exchange, request, events))
+            await exchange.while_there(reply(exchange, request, admission.metered(events)))
 
     async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:  # noqa: ARG002
         """What a request leaves to be looked up, if its dialect has such a thing."""

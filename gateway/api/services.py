@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
+from gateway.api.limits import Limiter
 from gateway.config import Settings
 from gateway.engine.openai import OpenAIEngine
 from gateway.engine.pool import EnginePool
@@ -41,9 +42,11 @@ class Services:
     admin: AdminReads
     conversations: ConversationStore
     tokenizer: Tokenizer
+    limiter: Limiter
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.limiter = Limiter(settings.limits)
         self._stack = AsyncExitStack()
 
     @classmethod

@@ -58,7 +58,7 @@ class SglangEngine:
             raise EngineRejected(str(error), engine=self.name) from None
         client = self._client
         reader, splitter = ChunkReader(request.policy, self.name), codec.EventSplitter()
-        settled = True
+        settled, ended = True, False
         try:
             async with client.post("/generate", body, self._settings.idle_timeout_s) as response:
                 settled = False
@@ -67,7 +67,7 @@ class SglangEngine:
                         chunk = reader.read(codec.decode_event(payload, self.name))
                         if chunk is None:
                             continue
-                        settled = chunk.finish is not None
+                        settled = ended = chunk.finish is not None
                         yield chunk
                         if settled:
                             await client.drain(response)
@@ -75,6 +75,10 @@ class SglangEngine:
                 raise reader.ended()
         except EngineRejected:
             settled = True
+            raise
+        except asyncio.CancelledError:
+            # Also where the server has read the request and not said anything yet.
+            settled = ended
             raise
         finally:
             if not settled:

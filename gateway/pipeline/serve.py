@@ -156,6 +156,8 @@ class Pipeline:
     def _text_sources(self, call: Call) -> tuple[Prompt, list[tuple[Sampling, Source]]]:
         """The same without ids; sampling is what the client set, since all else is not ours."""
         request, session_key = call.request, call.place.session.id.hex
+        if request.prompt_ids is not None:
+            raise InvalidRequest("This model takes messages only.", param="prompt")
         sources: list[tuple[Sampling, Source]] = []
         for index in range(request.choices):
             own = _of_choice(request.sampling, index)

@@ -174,3 +174,11 @@ async def test_it_stands_in_while_no_engine_with_ids_serves(
                 {"role": "user", "content": "more"},
             ]
             assert await engine_of(told) == "engine"
+
+
+async def test_a_bare_prompt_is_no_message(gateway: Texts) -> None:
+    async with gateway.client() as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.completions.create(model="tiny", prompt="The fox")
+    assert caught.value.param == "prompt"
+    assert gateway.upstream.requests == []
