@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from uuid import UUID
 
 from gateway.records import Candidate, SessionRecord, TurnRecord
+
+#: The newest of those that have one key; more would tell nothing.
+_MOST_OF_A_KEY = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +102,10 @@ class RecentTurns:
         return [*found.values(), *more]
 
     def _of(self, tenant_id: UUID, key: bytes | str | UUID) -> list[Candidate]:
+        turns = self._by_key.get((tenant_id, key), {})
         return [
             replace(self._turns[turn_id][0], continued=turn_id in self._continued)
-            for turn_id in self._by_key.get((tenant_id, key), ())
+            for turn_id in islice(reversed(turns), _MOST_OF_A_KEY)
         ]
 
     def _forget(self) -> None:

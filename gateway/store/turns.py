@@ -26,6 +26,9 @@ from gateway.store.trails import CHAIN, TrailCache, assemble, of_turn
 #: Equal conversations of one tenant beyond these are told apart by nothing anyway.
 _MOST_CANDIDATES = 64
 
+#: Of what many have said, some are enough to see that it tells nothing.
+_MOST_OF_A_KEY = 8
+
 _CACHE_BYTES = 64 * 1024 * 1024
 
 _COLUMNS = """
@@ -41,8 +44,10 @@ _COLUMNS_0001 = _COLUMNS.replace(
 
 _OF_ECHOES = f"""
 SELECT {_COLUMNS.replace("id, session_id", "t.id, session_id", 1)}, e.id AS echo
-FROM echoes e JOIN turns t ON t.id = e.turn_id AND t.tenant_id = $1
-WHERE e.tenant_id = $1 AND e.id = ANY($3::text[]) LIMIT {_MOST_CANDIDATES}
+FROM unnest($3::text[]) AS k(key) CROSS JOIN LATERAL (
+    SELECT id, turn_id FROM echoes WHERE tenant_id = $1 AND id = k.key
+    ORDER BY turn_id DESC LIMIT {_MOST_OF_A_KEY}
+) e JOIN turns t ON t.id = e.turn_id AND t.tenant_id = $1
 """  # noqa: S608 - made of constants
 
 _OF_ECHOES_0001 = f"""

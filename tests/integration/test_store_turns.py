@@ -133,6 +133,22 @@ async def test_candidates_are_found_by_what_clients_echo(parts: Parts):
     assert await turns.find_candidates(new_id(), wanted) == []
 
 
+async def test_what_many_have_said_does_not_hide_an_id(parts: Parts):
+    _, writer, turns = parts
+    one = session()
+    called = turn(one, echoes=("call", "=said"))
+    others = [turn(one, echoes=("=said",)) for _ in range(90)]
+    await writer.commit(one, called, *others)
+    found = await turns.find_candidates(one.tenant_id, Wanted(echoes=["=said", "call"]))
+    assert [each.turn_id for each in found if each.echo == "call"] == [called.id]
+    assert len([each for each in found if each.echo == "=said"]) == 8
+    for record in (called, *others):
+        turns.remember(record, session=one)
+    found = turns.recent_candidates(one.tenant_id, Wanted(echoes=["=said", "call"]))
+    assert called.id in {each.turn_id for each in found}
+    assert len(found) <= 65
+
+
 async def test_candidates_are_found_on_the_schema_before(parts: Parts):
     database, writer, turns = parts
     one = session()
