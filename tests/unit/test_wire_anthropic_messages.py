@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import ServerSettings
 from gateway.errors import InvalidRequest
@@ -229,3 +231,65 @@ def test_the_tool_runner_is_told_to_send_the_whole_conversation(thread: dict[str
 def test_any_body_that_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         AnthropicMessages().parse(body, {}, ServerSettings())
+
+
+WHOLE: dict[str, Any] = {
+    **SMALLEST,
+    "system": [{"type": "text", "text": "s"}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "t", "signature": "s"},
+                {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "a", "content": [], "is_error": 1}],
+        },
+    ],
+    "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "output_config": {"effort": "high", "format": {"type": "json_schema", "schema": {}}},
+    "metadata": {"user_id": CLAUDE_CODE},
+    "stop_sequences": ["x"],
+    "stream": True,
+    "temperature": 1,
+    "top_k": 1,
+    "top_p": 1,
+}
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["type", "text", "id", "name", "role"]), inner, max_size=2
+        )
+    ),
+    max_leaves=4,
+)
+
+
+def places(value: object, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of everything inside."""
+    inner = value.items() if isinstance(value, dict) else []
+    inner = enumerate(value) if isinstance(value, list) else inner
+    return [found for key, item in inner for found in [(*at, key), *places(item, (*at, key))]]
+
+
+@given(st.sampled_from(places(WHOLE)), ANYTHING)
+def test_any_field_may_be_anything(place: tuple[Any, ...], value: Any) -> None:
+    body = json.loads(json.dumps(WHOLE))
+    holder = body
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    for parse in (AnthropicMessages().parse, AnthropicMessages().parse_count):
+        try:
+            request = parse(json.dumps(body).encode(), {}, ServerSettings())
+        except InvalidRequest:
+            continue
+        assert all(isinstance(message["role"], str) for message in request.messages)
