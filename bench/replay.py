@@ -108,7 +108,7 @@ class Gateway:
             prompt=Prompt(ids=[1], branch_reason=place.resolution.branch_reason),
             sampling=Sampling(),
             sampled=Sampled(),
-            finish=Finish(reason=FinishReason.STOP),
+            finish=Finish(reason=FinishReason.ABORT if sent.get("left") else FinishReason.STOP),
             reply=_reply(sent["reply"]),
             engine="replay",
             queued_ms=0.0,
