@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import openai
@@ -12,6 +11,7 @@ from openai.types.chat import ChatCompletion
 
 from gateway.errors import JudgeError, JudgeUnavailable
 from gateway.telemetry import get_logger
+from judge.answer import Answer
 from judge.budget import Budget
 from judge.config import LlmConfig
 from judge.prompts import Question
@@ -22,14 +22,6 @@ log = get_logger(__name__)
 _TRANSIENT = frozenset({401, 403, 404, 408, 409, 425, 429})
 #: What servers answer that do not know `response_format`.
 _REFUSALS = frozenset({400, 415, 422, 501})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    text: str
-    prompt_tokens: int
-    completion_tokens: int
-    ms: float
 
 
 class Endpoint:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import JudgeError, JudgeUnavailable
-from judge.endpoint import Answer
+from judge.answer import Answer
 
 RAW_LIMIT = 2000
 

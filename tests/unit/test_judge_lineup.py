@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -15,7 +16,8 @@ from judge.evaluate import evaluate
 from judge.lineup import lined_up
 from judge.verdicts import Evidence
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "judge_plugin"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "judge_plugin"
 
 EVIDENCE = Evidence(
     request=({"role": "user", "content": "Sum 1 and 2 as JSON."},),
@@ -56,6 +58,14 @@ async def test_without_an_endpoint_only_the_rules_judge() -> None:
     async with lined_up(JudgeConfig()) as lineup:
         assert [judge.name for judge in lineup.judges] == ["rules"]
         assert (lineup.hinter, lineup.budget) == (None, None)
+
+
+def test_without_an_endpoint_its_client_is_not_loaded() -> None:
+    program = "import sys, judge.worker; print('openai' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout == "False\n"
 
 
 async def test_the_rules_come_before_the_llm_unless_said_otherwise() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import JudgeError, JudgeUnavailable
-from judge.endpoint import Answer
+from judge.answer import Answer
 from judge.votes import Vote, agreement, cast, majority
 
 ANSWER = Answer(text="x" * 3000, prompt_tokens=7, completion_tokens=3, ms=12.34)
