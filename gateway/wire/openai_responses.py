@@ -288,4 +288,6 @@ def _repeated(asked: _Body) -> dict[str, Any]:
         said["text"] = {"format": asked.text.format or {"type": "text"}}
         if asked.text.verbosity is not None:
             said["text"]["verbosity"] = asked.text.verbosity
+    for name, value in said.items():
+        check_depth(value, name)
     return repeated(said)

@@ -122,6 +122,10 @@ def test_tools_that_cannot_be_run_here_are_left_out() -> None:
     assert found.echo["response"]["tools"] == tools
 
 
+DEEP: Any = []
+for _ in range(150):
+    DEEP = [DEEP]
+
 BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"input": None}, "input"),
     ({"input": []}, "input"),
@@ -160,6 +164,9 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
     ({"metadata": {"a": 1}}, "metadata[...]"),
     ({"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
+    ({"tools": [{"type": "web_search", "x": DEEP}]}, "tools"),
+    ({"text": {"format": {"type": "text", "x": DEEP}}}, "text"),
+    ({"input": [{**USER, "x": DEEP}]}, "input[0]"),
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
 ]
 
