@@ -12,6 +12,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ USER = "nextstate"
 _LONGEST_SOCKET_DIR = 86
 
 _SOCKET_PORT = 5432
+_HELPER_LIMIT_S = 300
 
 
 def binaries() -> Path:
@@ -67,6 +69,10 @@ class EmbeddedPostgres:
         self._account: Account | None = None
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        # `prepare` may run in a thread while another one gives up on it.
+        self._preparing = threading.Lock()
+        self._given_up = False
+        self._helper: subprocess.Popen[str] | None = None
 
     @property
     def url(self) -> str:
@@ -100,6 +106,7 @@ class EmbeddedPostgres:
 
     def start(self) -> str:
         """Bring the server up, its cluster made on the first call; the URL."""
+        self._given_up = False
         self.prepare()
         try:
             with self.log.open("wb") as log:
@@ -143,24 +150,32 @@ class EmbeddedPostgres:
 
     def prepare(self) -> None:
         """Claim the directory and make it ready to start: cluster, account, left-over files."""
-        try:
-            self._claim()
-            self._account = unprivileged(self._bin / "postgres", self.home)
-            self._make_socket_dir()
-            if not self.cluster.exists():
-                self._initialise()
-            self._check_version()
-            self._own(self.cluster)
-            self.clear_stale()
-        except OSError as error:
-            self.release()
-            raise StackError(f"PostgreSQL cannot use {self.home}: {error}") from error
-        except BaseException:
-            self.release()
-            raise
+        with self._preparing:
+            try:
+                self._claim()
+                self._account = unprivileged(self._bin / "postgres", self.home)
+                self._make_socket_dir()
+                if not self.cluster.exists():
+                    self._initialise()
+                self._check_version()
+                self._own(self.cluster)
+                self.clear_stale()
+            except OSError as error:
+                self._unlock()
+                raise StackError(f"PostgreSQL cannot use {self.home}: {error}") from error
+            except BaseException:
+                self._unlock()
+                raise
 
     def release(self) -> None:
-        """Give the directory back to whoever wants it next."""
+        """Give the directory back to whoever wants it next, once nothing here works in it."""
+        self._given_up = True
+        if (helper := self._helper) is not None:
+            _kill_group(helper)
+        with self._preparing:
+            self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -260,18 +275,28 @@ class EmbeddedPostgres:
 
     def _run(self, program: str, *arguments: str, text: str = "") -> None:
         assert self._account is not None
+        if self._given_up:
+            raise StackError(f"{program} was not run: PostgreSQL is to stop")
         argv: Sequence[str] = [str(self._bin / program), *arguments]
-        done = subprocess.run(
+        self._helper = helper = subprocess.Popen(
             [*self._account.prefix, *tethered(argv, signal="KILL")],
-            input=text,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=300,
             cwd=self.home,
+            start_new_session=True,
         )
-        if done.returncode != 0:
-            raise StackError(f"{program} failed: {_telling(done.stderr or done.stdout)}")
+        with helper:
+            try:
+                said, complained = helper.communicate(text, timeout=_HELPER_LIMIT_S)
+            except BaseException:
+                _kill_group(helper)
+                raise
+            finally:
+                self._helper = None
+        if helper.returncode != 0:
+            raise StackError(f"{program} failed: {_telling(complained or said)}")
 
     def _check_version(self) -> None:
         ours = subprocess.run(
@@ -298,6 +323,12 @@ class EmbeddedPostgres:
 
     def _log_text(self) -> str:
         return self.log.read_text(errors="replace")
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    """End a process that leads a session, and what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _telling(output: str) -> str:
