@@ -12,7 +12,7 @@ from gateway.records import FinishReason, PolicyKind, PolicyRef, TrainingSample
 from tests.tiny_model import make_model
 from trainer.backends.torch_backend import TorchBackend
 from trainer.checkpoint import Written
-from trainer.config import LoraSettings, PublishSettings, TrainerConfig
+from trainer.config import LoraSettings, LossSettings, PublishSettings, TrainerConfig
 from trainer.learner import Learner
 
 CONFIG = TrainerConfig(
@@ -100,6 +100,19 @@ def test_replies_that_grow_raise_an_alarm_also_after_a_resume(model: Path, tmp_p
     grown = [replace(one, sampled_ids=longer, logprobs=array("f", [-5.0] * 10)) for one in batch()]
     metrics = second.train(grown, lambda: False)
     assert (metrics["reply_tokens"], metrics["alarm_reply_tokens"]) == (10, 1)
+
+
+def test_several_minibatches_step_away_from_where_the_batch_began(
+    model: Path, tmp_path: Path
+) -> None:
+    loss = LossSettings(max_step_kl=None)
+    config = CONFIG.model_copy(update={"minibatches": 2, "loss": loss})
+    subject = Learner(TorchBackend(model, config, "cpu"), config, tmp_path)
+    metrics = train(subject)
+    # The second minibatch finds a policy that the first has moved; with one, the ratio is 1.
+    assert metrics["ratio_max"] != pytest.approx(1, abs=1e-4)
+    assert (metrics["samples"], metrics["tokens"]) == (2, 6)
+    assert train(learner(model, tmp_path))["ratio_max"] == pytest.approx(1, abs=1e-6)
 
 
 def test_a_refused_version_leaves_no_trace(model: Path, tmp_path: Path) -> None:
