@@ -4,9 +4,12 @@ Every case of `tests/transcripts` is what one real client sent, with the place o
 written by hand: `A 3 main tool` is session A, continuing request 3, on the main line, whose
 messages after that reply came from tools; `side/unknown` is a call that nothing marks, which may
 be held; `B<A` is a session called or forked from A; `!` is a request that failed. A request with
-`left` had a client that did not wait for the end. Each is replayed through the gateway's own placing and storing on a real
-PostgreSQL: once with a key for each case, which gives the accuracy, and once with all cases under
-one key, request by request in turn, which counts users who were merged.
+`left` had a client that did not wait for the end. Cases of version `by hand` were not recorded
+but written after what their clients are known to send.
+
+Each is replayed through the gateway's own placing and storing on a real PostgreSQL: once with a
+key for each case, which gives the accuracy, and once with all cases under one key, request by
+request in turn, which counts users who were merged.
 """
 
 from __future__ import annotations
