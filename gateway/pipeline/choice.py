@@ -82,7 +82,8 @@ class Choice:
             reply = source.reply(sampled.ids)
             turn = self._record(finish, reply)
             if self._signal is not None:
-                await self._signal
+                # It is every choice's, and goes on where one of them is cancelled.
+                await asyncio.shield(self._signal)
             await self._recorder.commit(self._call, turn)
             stored = True
             yield self._ended(turn, reply)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
@@ -141,3 +143,23 @@ async def test_a_sampled_token_is_among_the_likeliest(gateway: Gateway) -> None:
         assert values == sorted(values, reverse=True)
         # Nothing is likelier than the token that greedy sampling takes.
         assert (token.top_logprobs[0].bytes, values[0]) == (token.bytes, token.logprob)
+
+
+async def test_a_client_that_leaves_frees_the_engine(gateway: Gateway) -> None:
+    [engine] = gateway.services.pool.engines
+    body = {"model": "tiny", "messages": ASK, "n": 2, "stream": True, "max_tokens": 1800}
+    body["logit_bias"] = {str(id_): -100 for id_ in gateway.services.tokenizer.special_ids}
+    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
+            assert answer.status == 200
+            async with asyncio.timeout(60):
+                while (await engine.status()).running < 2:
+                    await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            while (await engine.status()).running:
+                await asyncio.sleep(0.02)
+    await gateway.until("SELECT 1 FROM turns HAVING count(*) = 2")
+    turns = await gateway.rows("SELECT finish_reason, completion_len FROM turns")
+    assert {turn["finish_reason"] for turn in turns} == {"abort"}
+    assert all(turn["completion_len"] < 1800 for turn in turns)
