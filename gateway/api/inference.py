@@ -86,7 +86,7 @@ class Inference(Endpoint):
         async for event in events:
             if isinstance(event, Finished):
                 encoder = self.dialect.encoder(
-                    request, event.turn_id, int(time.time()), request.model
+                    request, event.turn_id, int(event.created_at), request.model
                 )
                 choices = event.choices
                 logprobs = [
@@ -115,7 +115,7 @@ class Inference(Endpoint):
             async for event in events:
                 if isinstance(event, Started):
                     encoder = self.dialect.encoder(
-                        request, event.turn_id, int(time.time()), request.model
+                        request, event.turn_id, int(event.created_at), request.model
                     )
                     await stream.open(_headers(event))
                     await stream.write(encoder.start(event.prompt_tokens))

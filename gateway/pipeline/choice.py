@@ -62,6 +62,7 @@ class Choice:
                 yield Started(
                     turn_id=self._turn_id,
                     session_id=self._call.place.session.id,
+                    created_at=self._call.created_at,
                     prompt_tokens=len(self._prompt.ids),
                 )
                 async for piece, last in source:

@@ -17,12 +17,13 @@ from gateway.records import Delta, FinishReason, Ranked, Reply, Usage
 class Started:
     """An engine samples; nothing before this point has reached the client.
 
-    `turn_id` is that of the first choice and names the response. The engine was given
-    `prompt_tokens` ids.
+    `turn_id` is that of the first choice and names the response, which is as old as its turns
+    (`created_at`, seconds). The engine was given `prompt_tokens` ids.
     """
 
     turn_id: UUID
     session_id: UUID
+    created_at: float
     prompt_tokens: int
 
 
@@ -65,6 +66,7 @@ class Finished:
 
     turn_id: UUID
     session_id: UUID
+    created_at: float
     choices: tuple[Ended, ...]
 
     @property

@@ -129,6 +129,7 @@ class Pipeline:
         yield Finished(
             turn_id=turn_ids[0],
             session_id=place.session.id,
+            created_at=created_at,
             choices=tuple(sorted(ended, key=lambda one: one.choice)),
         )
 

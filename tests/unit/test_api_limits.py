@@ -84,7 +84,7 @@ async def test_tokens_are_counted_as_they_go_by() -> None:
     allowance = Allowance(KeyLimits(tokens_per_minute=10), clock)
 
     async def events() -> AsyncGenerator[Event, None]:
-        yield Started(turn_id=UUID(int=1), session_id=UUID(int=2), prompt_tokens=7)
+        yield Started(turn_id=UUID(int=1), session_id=UUID(int=2), created_at=0.0, prompt_tokens=7)
         yield Piece(deltas=(), ids=(1, 2, 3, 4), logprobs=(0.0,) * 4)
 
     with Admission(allowance) as admission:
