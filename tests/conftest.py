@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+import structlog
 
 from gateway.config import DatabaseSettings
 from gateway.local.postgres import EmbeddedPostgres
@@ -35,6 +37,17 @@ async def run_sql(url: str, *statements: str) -> None:
             await connection.execute(statement)
     finally:
         await connection.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """No test leaves a handler behind that writes to its captured streams."""
+    root = logging.getLogger()
+    handlers, level, config = root.handlers[:], root.level, structlog.get_config()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.configure(**config)
 
 
 @pytest.fixture(scope="session")

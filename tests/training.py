@@ -131,6 +131,8 @@ async def open_world(database_url: str, model: Path, home: Path) -> AsyncIterato
             "max_wait_s": 1e12,
             "lora": {"rank": 4},
             "optimizer": {"lr": 1e-2},
+            # Steps are to be seen in what an engine computes, so they are not held small.
+            "loss": {"max_step_kl": None},
             "publish": {"drain_poll_s": 0.05, "retry_s": 0.05, "load_timeout_s": 30},
         },
     )

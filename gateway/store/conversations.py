@@ -26,14 +26,16 @@ WHERE t.tenant_id = $1 AND t.id = ANY($2::uuid[]) AND t.dialect = $3 AND t.finis
   AND {kept}
 """
 
-#: It and its ancestors, the first of the conversation first. Ids grow along a chain, so a chain
-#: that names itself as its own ancestor ends all the same.
+#: It and its ancestors, the first of the conversation first. Depths shrink on the way up, so a
+#: chain that names itself as its own ancestor ends all the same.
 _CHAIN = """
 WITH RECURSIVE chain AS (
-    SELECT id, parent_id, messages, reply, 0 AS up FROM turns WHERE tenant_id = $1 AND id = $2
+    SELECT id, parent_id, messages, reply, depth, 0 AS up FROM turns
+    WHERE tenant_id = $1 AND id = $2
     UNION ALL
-    SELECT t.id, t.parent_id, t.messages, t.reply, chain.up + 1
-    FROM chain JOIN turns t ON t.id = chain.parent_id AND t.id < chain.id AND t.tenant_id = $1
+    SELECT t.id, t.parent_id, t.messages, t.reply, t.depth, chain.up + 1
+    FROM chain JOIN turns t ON t.id = chain.parent_id AND t.depth < chain.depth
+        AND t.tenant_id = $1
 )
 SELECT id, parent_id, messages, reply FROM chain ORDER BY up DESC
 """

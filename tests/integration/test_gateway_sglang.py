@@ -154,9 +154,13 @@ async def test_a_client_that_leaves_frees_the_engine(gateway: Gateway) -> None:
         async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
             assert answer.status == 200
             async with asyncio.timeout(60):
-                while (await engine.status()).running < 2:
-                    await asyncio.sleep(0.05)
-        async with asyncio.timeout(10):
+                seen: set[int] = set()
+                while len(seen) < 2:
+                    line = await answer.content.readline()
+                    if line.startswith(b"data: "):
+                        [choice] = json.loads(line[6:])["choices"]
+                        seen |= {choice["index"]} if choice["delta"].get("content") else set()
+        async with asyncio.timeout(60):
             while (await engine.status()).running:
                 await asyncio.sleep(0.02)
     await gateway.until("SELECT 1 FROM turns HAVING count(*) = 2")

@@ -14,7 +14,7 @@ from gateway.records import PolicyKind, PolicyRef
 from judge.config import JudgeSettings
 from judge.worker import run as run_judge
 from tests.running import gateway_values, make_keys, running_gateway
-from trainer.config import OptimizerSettings, TrainerConfig, TrainerSettings
+from trainer.config import LossSettings, OptimizerSettings, TrainerConfig, TrainerSettings
 from trainer.service import run as run_trainer
 
 #: Two float32 forward passes of the same tiny model, by different kernels.
@@ -33,7 +33,9 @@ async def test_what_is_said_next_changes_the_policy(
     trained = TrainerSettings(
         **values,
         trainer=TrainerConfig(
-            directory=tmp_path / "policies", optimizer=OptimizerSettings(lr=5e-3)
+            directory=tmp_path / "policies",
+            optimizer=OptimizerSettings(lr=5e-3),
+            loss=LossSettings(max_step_kl=None),
         ),
     )
     judged = JudgeSettings(**values)
