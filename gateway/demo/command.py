@@ -25,13 +25,13 @@ from gateway.local.stack import Stack
 from gateway.store.database import Database
 from gateway.telemetry import configure_logging
 
-#: Slower and held closer to the base model than the trainer's defaults. Measured with these users
-#: on SmolLM2-135M at lag 1: the defaults reached +0.88 at version 8 and had lost 3 of 18 facts by
-#: version 11; these reached +0.88 at version 9 and lost none in 12.
+#: Slower and held closer to the base model than the trainer's defaults. With a KL weight of 0.1 two
+#: full runs gained 1.3 in score, and one of them lost 2 of 18 facts: the most that is allowed.
+#: With 0.2 no fact was lost by version 6, at about half the gain.
 TRAINER = {
     "optimizer": {"lr": 2e-4},
     # It was measured without the bounds on an update, which would halve steps of this size.
-    "loss": {"kl_coef": 0.1, "max_step_kl": None, "opsm_delta": None},
+    "loss": {"kl_coef": 0.15, "max_step_kl": None, "opsm_delta": None},
     # Its users say thanks in one way, so all praise comes by one rule.
     "credit": {"negative_weight": 0.5, "rule_share": 1.0},
 }
