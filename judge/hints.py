@@ -19,7 +19,7 @@ from judge.config import LlmConfig
 from judge.endpoint import Endpoint
 from judge.fences import plain
 from judge.parse import HintAnswer
-from judge.transcript import pieces
+from judge.transcript import shown
 from judge.verdicts import Evidence
 from judge.votes import cast
 
@@ -69,12 +69,7 @@ class Hinter:
         """The hint, None where there is none, and the raw votes. Raises JudgeError."""
         config = self.config
         question = prompts.hint(
-            pieces(
-                evidence,
-                reasoning=config.show_reasoning,
-                text_limit=config.text_chars,
-                limit=config.prompt_chars,
-            ),
+            shown(evidence, config),
             config.guidance,
         )
         votes = await cast(config.votes, lambda: self.endpoint.ask(question))

@@ -6,7 +6,7 @@ from gateway.records import Judgement
 from judge import parse, prompts
 from judge.config import LlmConfig
 from judge.endpoint import Endpoint
-from judge.transcript import pieces
+from judge.transcript import shown
 from judge.verdicts import TRUNCATED, Evidence
 from judge.votes import agreement, cast, majority
 
@@ -31,12 +31,7 @@ class LlmJudge:
             return self._unscored(BUDGET_SPENT, "the judge's budget for today is spent")
         config = self._config
         question = prompts.grade(
-            pieces(
-                evidence,
-                reasoning=config.show_reasoning,
-                text_limit=config.text_chars,
-                limit=config.prompt_chars,
-            ),
+            shown(evidence, config),
             config.guidance,
         )
         votes = await cast(config.votes, lambda: self._endpoint.ask(question))

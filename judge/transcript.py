@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.records import Message
+from judge.config import LlmConfig
 from judge.fences import clip
 from judge.verdicts import Evidence, content_text
 
@@ -19,6 +20,16 @@ class Piece:
 
     label: str
     text: str
+
+
+def shown(evidence: Evidence, config: LlmConfig) -> list[Piece]:
+    """What every question to an LLM shows it, within the configured bounds."""
+    return pieces(
+        evidence,
+        reasoning=config.show_reasoning,
+        text_limit=config.text_chars,
+        limit=config.prompt_chars,
+    )
 
 
 def pieces(evidence: Evidence, *, reasoning: bool, text_limit: int, limit: int) -> list[Piece]:
