@@ -3,8 +3,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 
-.PHONY: install setup demo up down status logs lint test clean
+.PHONY: install setup demo up down status logs lint test audit clean
 
 install:
 	@test -n "$(PYTHON)" || { echo "nextstate: Python 3.11 or later is needed" >&2; exit 1; }
@@ -22,14 +23,21 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Processes share the tests by file, each with a database server of its own; one has the engine.
 test: lint setup
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 bench-%: install
 	@$(BIN)/python -m bench.$* $(ARGS)
 
 proof-%: setup
 	@$(BIN)/pytest tests/proof/$* $(ARGS)
+
+# Asks the network, so that `test` does not. Strict: what the index cannot tell of is no pass.
+audit: install
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet pip-audit==2.10.1
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r locks/app.txt -r locks/dev.txt -r locks/engine-cpu.txt
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
