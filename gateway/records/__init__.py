@@ -5,17 +5,30 @@ from, times seconds since the epoch (UTC) unless a name says `_ms`.
 """
 
 from gateway.records.conversation import Conversation, Exchanged
+from gateway.records.delay import delay
 from gateway.records.generation import Chunk, Finish, FinishReason, Generation, Ranked
-from gateway.records.ids import new_id
-from gateway.records.judgement import JobState, JudgeJob, Judgement
+from gateway.records.ids import first_id, new_id
+from gateway.records.judgement import JobState, JudgeJob, Judgement, Lesson, Teaching
+from gateway.records.media import (
+    DESCRIBED,
+    Media,
+    described,
+    is_media,
+    media_of,
+    plain_parts,
+    without_data,
+)
 from gateway.records.message import Message, is_remark, plain_text
 from gateway.records.placement import Candidate, Resolution, Trail
 from gateway.records.policy import (
     PolicyKind,
     PolicyRef,
     PolicyState,
+    Served,
+    Standing,
     StepRecord,
     SwapRecord,
+    Tally,
     VersionSpan,
 )
 from gateway.records.principal import Principal, Role
@@ -23,10 +36,22 @@ from gateway.records.reply import Delta, Reply, Timings, ToolCall, Usage
 from gateway.records.request import TurnKind, TurnRequest
 from gateway.records.sample import SampleHead, SampleState, TrainingSample
 from gateway.records.sampling import Sampling
-from gateway.records.text import TextChunk, TextFinish, TextGeneration
-from gateway.records.turn import FeedbackRecord, NextState, SessionRecord, TurnRecord, Verdict
+from gateway.records.text import FILTERED, REFUSED, TextChunk, TextFinish, TextGeneration
+from gateway.records.token_ids import first_outside, packed_ids
+from gateway.records.turn import (
+    SAME_TOOLS,
+    FeedbackRecord,
+    NextState,
+    SessionRecord,
+    TurnRecord,
+    Verdict,
+)
 
 __all__ = [
+    "DESCRIBED",
+    "FILTERED",
+    "REFUSED",
+    "SAME_TOOLS",
     "Candidate",
     "Chunk",
     "Conversation",
@@ -39,6 +64,8 @@ __all__ = [
     "JobState",
     "JudgeJob",
     "Judgement",
+    "Lesson",
+    "Media",
     "Message",
     "NextState",
     "PolicyKind",
@@ -52,9 +79,13 @@ __all__ = [
     "SampleHead",
     "SampleState",
     "Sampling",
+    "Served",
     "SessionRecord",
+    "Standing",
     "StepRecord",
     "SwapRecord",
+    "Tally",
+    "Teaching",
     "TextChunk",
     "TextFinish",
     "TextGeneration",
@@ -68,7 +99,16 @@ __all__ = [
     "Usage",
     "Verdict",
     "VersionSpan",
+    "delay",
+    "described",
+    "first_id",
+    "first_outside",
+    "is_media",
     "is_remark",
+    "media_of",
     "new_id",
+    "packed_ids",
+    "plain_parts",
     "plain_text",
+    "without_data",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from gateway.records.policy import PolicyRef, VersionSpan
 from gateway.records.reply import Usage
@@ -21,11 +22,13 @@ class FinishReason(StrEnum):
     ABORT = "abort"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an engine is asked to sample. `input_ids` [P] are validated against the vocabulary.
 
-    `top_logprobs` is how many of the likeliest tokens each sampled one is to come with.
+    `top_logprobs` is how many of the likeliest tokens each sampled one is to come with; with `kept`
+    it comes with the ids that it was sampled from, too, of an engine that can tell them. `images`
+    and `audio` are data URLs or http(s) addresses, in the order of their marks in the ids.
+    `traceparent` is the W3C header that names the span which the engine's own stand under.
     """
 
     rid: str
@@ -35,14 +38,18 @@ class Generation:
     stop_token_ids: tuple[int, ...] = ()
     session_key: str = ""
     top_logprobs: int = 0
+    kept: bool = False
+    images: tuple[str, ...] = ()
+    audio: tuple[str, ...] = ()
+    traceparent: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a generation ended.
 
     `matched` is the stop token id or stop string that ended it. `spans` cover every sampled token.
-    `usage` is given where no ids are, and they cannot be counted.
+    `usage` is given where no ids are, and they cannot be counted. `prompt_tokens` are those that
+    the engine saw, which are more than were sent where it put images or audio among them.
     """
 
     reason: FinishReason
@@ -50,17 +57,19 @@ class Finish:
     spans: tuple[VersionSpan, ...] = ()
     cached_tokens: int = 0
     usage: Usage | None = None
+    prompt_tokens: int | None = None
     detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens newly sampled: `ids` [n] and their `logprobs` [n]; the last one carries `finish`.
 
-    `top` [n] are the likeliest tokens at each place, if they were asked for.
+    `top` [n] are the likeliest tokens at each place, if they were asked for; `kept` [n, any] are
+    the ids that each was sampled from, where an engine told them: `logprobs` are then among them.
     """
 
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     top: tuple[Ranked, ...] = ()
+    kept: tuple[Sequence[int], ...] = ()
     finish: Finish | None = None

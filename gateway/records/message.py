@@ -24,4 +24,9 @@ def plain_text(message: Message) -> str:
 
 def is_remark(message: Message) -> bool:
     """Whether an agent wrote this user message about itself, for the model alone."""
-    return message["role"] == "user" and plain_text(message).startswith(_REMARK)
+    if message["role"] != "user":
+        return False
+    content = message.get("content")
+    # Nearly all are plain strings, and every message is asked several times.
+    text = content if isinstance(content, str) else plain_text(message)
+    return text.startswith(_REMARK)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from gateway.records.generation import FinishReason
 from gateway.records.request import TurnKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored turn that a request may continue, or ask for again.
 
-    `echo` is the key of `resolve.echoes` that found it, `user` the person its session is of.
+    `echo` is the key of `resolve.echoes` that found it, `user` the person its session is of,
+    `parent_session_id` the session which that one was forked or called from. `grammar`: its reply
+    had a form that was enforced; `max_tokens` bounded it.
     """
 
     turn_id: UUID
@@ -34,10 +36,12 @@ class Candidate:
     delivered: bool = True
     echo: str | None = None
     user: str | None = None
+    parent_session_id: UUID | None = None
+    grammar: bool = False
+    max_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which session and parent turn a request belongs to, and the rule that said so.
 
     `session_id` None opens a session. The messages from `new_from` on follow the parent's reply
@@ -45,7 +49,8 @@ class Resolution:
     as the messages tell, or why there is no parent; None is the normal case. `ambiguous`: other
     turns matched as well. `beside_tools`: the session that was named has turns with tools.
     `parent_session_id`: the session that this one was forked or called from, `called` if it was
-    by a tool call that is not answered yet.
+    by a tool call that is not answered yet. `beside`: the same was asked before, and what it was
+    asked over went on without it.
     """
 
     session_id: UUID | None
@@ -57,10 +62,10 @@ class Resolution:
     beside_tools: bool = False
     parent_session_id: UUID | None = None
     called: bool = False
+    beside: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trail:
+class Trail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All ids of a turn, put together from its chain.
 
     `prompt_ids` [P] is what the engine saw, `sampled_ids` [R] what it sampled.

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 
 class PolicyState(StrEnum):
     CANDIDATE = "candidate"
@@ -45,8 +47,51 @@ class PolicyRef:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class VersionSpan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What engines are to serve of a lineage: the live version, a canary to a share of sessions.
+
+    No engine falls back on the versions `undone`: they were rolled back or refused. Where whole
+    weights are replaced, engines come to have a candidate one by one: those named in `proved` may
+    serve what is `coming` before it is live.
+    """
+
+    live: PolicyRef
+    canary: PolicyRef | None = None
+    share: float = 0.0
+    undone: frozenset[int] = frozenset()
+    coming: PolicyRef | None = None
+    proved: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What Postgres says of a lineage, and of the gates of its live version and its canary."""
+
+    epoch: int
+    live: PolicyRef
+    canary: PolicyRef | None
+    pinned: int | None
+    gate: Mapping[str, Any]
+    canary_gate: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """The main-line turns of one session by some versions, for a gate to compare.
+
+    `errors` are replies that were cut, aborted or misread, `log_length` the sum over turns of
+    ln(1 + tokens); `score` is the sum over the `judged` turns.
+    """
+
+    turns: int
+    errors: int
+    log_length: float
+    judged: int
+    score: float
+
+
+class VersionSpan(msgspec.Struct, frozen=True, gc=False):
     """Sampled tokens [start, end) came from `version`."""
 
     version: int

@@ -18,7 +18,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who is asking: one API key, resolved. Everything it reaches is inside `tenant_id`."""
+    """Who is asking: one API key, resolved. Everything it reaches is inside `tenant_id`.
+
+    `limits` are the key's own, within those that are configured; `tenant_limits` are of all keys of
+    the tenant together, and set by operators.
+    """
 
     key_id: UUID
     tenant_id: UUID
@@ -29,3 +33,5 @@ class Principal:
     capture: bool = True
     on_stale: str = "serve"
     sampling: Mapping[str, float] | None = None
+    limits: Mapping[str, int] | None = None
+    tenant_limits: Mapping[str, int] | None = None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     name: str
     arguments: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What newly sampled tokens add to the reply that a client sees.
 
     `call_index` with `call_id` and `call_name` opens a tool call, with `arguments` extends it.
@@ -31,8 +30,7 @@ class Delta:
         return bool(self.text or self.reasoning or self.call_index is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A whole assistant reply, parsed from its ids."""
 
     text: str = ""
@@ -57,15 +55,16 @@ class Reply:
         return message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`reasoning_tokens` are among the completion's, `cached_tokens` among the prompt's."""
+
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Milliseconds from the arrival of the request."""
 
     queued_ms: float = 0.0

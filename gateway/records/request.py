@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from gateway.records.message import Message
 from gateway.records.sampling import Sampling
@@ -18,8 +19,7 @@ class TurnKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call of an agent, whatever its dialect, checked and in one form.
 
     `session_name` and `declared_kind` are what the client says of itself; None where it is
@@ -31,9 +31,11 @@ class TurnRequest:
     `parallel_tool_calls` a reply has one call at most.
     `call_prefix` begins the ids of tool calls. With `shorten`, a reply is cut to what the context
     leaves where more was allowed; without, such a request is refused.
+    `group_name` names the task that a rollout is an attempt at.
     `previous_turn` is the stored turn that the client continues by its id; `store` whether it may
     do so with this one. `prompt_ids` [P] is a prompt to be taken as it stands, without a template;
-    `messages` then only say what it was. `echo` is for the dialect's own encoder alone.
+    `messages` then only say what it was. `stop_token_ids` are those that the client names itself.
+    `echo` is for the dialect's own encoder alone. `hash_key` goes into every hash of the messages.
     """
 
     dialect: str
@@ -50,6 +52,7 @@ class TurnRequest:
     shorten: bool = False
     choices: int = 1
     top_logprobs: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
     session_name: str | None = None
     parent_session_name: str | None = None
     marker: str = ""
@@ -58,10 +61,12 @@ class TurnRequest:
     session_done: bool = False
     retry_count: int = 0
     idempotency_key: str | None = None
+    group_name: str | None = None
     user: str | None = None
     client: str = ""
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
     previous_turn: UUID | None = None
     store: bool = True
     prompt_ids: tuple[int, ...] | None = None
-    echo: Mapping[str, Any] = field(default_factory=dict)
+    echo: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    hash_key: bytes = b""

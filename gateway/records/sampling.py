@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """Sampling parameters; None is what the client left open.
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """Sampling parameters; None is what the client left open, and is left out where it is encoded.
 
     `logit_bias` maps token id to bias. `grammar` is a JSON schema or regular expression in the
     engine's own form.
@@ -40,19 +41,31 @@ class Sampling:
         }
         return replace(self, **{**values, **(override or {})})
 
-    def untrainable(self) -> str | None:
+    @property
+    def cut_to(self) -> int | None:
+        """How many ids each token may be of, where that alone keeps it from being trained on.
+
+        None where it is not, where sampling was cut without a bound (top-p alone), and where
+        nothing is left to choose.
+        """
+        bound = self.top_k or 0
+        cut = self.untrainable() is not None and self.untrainable(kept=True) is None
+        return bound if cut and bound > 1 else None
+
+    def cut_within(self, most: int) -> bool:
+        """Whether an engine that tells up to `most` ids tells those of which each token is."""
+        return 0 < (self.cut_to or 0) <= most
+
+    def untrainable(self, *, kept: bool = False) -> str | None:
         """Why a policy gradient cannot use tokens sampled this way, or None.
 
-        The trainer reproduces softmax(logits / temperature) and nothing else.
+        The trainer reproduces softmax(logits / temperature), over all ids or over those that
+        sampling was cut to, where these are `kept`; and nothing else.
         """
         if self.temperature is not None and self.temperature <= 0:
             return "temperature_zero"
-        if self.top_p is not None and self.top_p < 1:
-            return "top_p_truncated"
-        if self.top_k is not None and self.top_k > 0:
-            return "top_k_truncated"
-        if self.min_p:
-            return "min_p_truncated"
+        if not kept and (reason := self._cut()) is not None:
+            return reason
         if self.frequency_penalty or self.presence_penalty:
             return "penalty"
         if self.repetition_penalty not in (None, 1, 1.0):
@@ -60,3 +73,10 @@ class Sampling:
         if self.logit_bias:
             return "logit_bias"
         return "grammar" if self.grammar else None
+
+    def _cut(self) -> str | None:
+        if self.top_p is not None and self.top_p < 1:
+            return "top_p_truncated"
+        if self.top_k is not None and self.top_k > 0:
+            return "top_k_truncated"
+        return "min_p_truncated" if self.min_p else None

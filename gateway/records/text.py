@@ -8,13 +8,20 @@ from gateway.records.generation import FinishReason
 from gateway.records.reply import Delta, Usage
 from gateway.records.request import TurnRequest
 
+FILTERED = "content_filter"
+REFUSED = "refusal"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFinish:
-    """How a reply ended; `usage` is what the engine counted, None where it does not say."""
+    """How a reply ended; `usage` is what the engine counted, None where it does not say.
+
+    `detail` is FILTERED or REFUSED where that is why the reply is not whole.
+    """
 
     reason: FinishReason
     usage: Usage | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from gateway.records.generation import FinishReason
 from gateway.records.message import Message
 from gateway.records.policy import VersionSpan
@@ -14,9 +16,12 @@ from gateway.records.reply import Timings, Usage
 from gateway.records.request import TurnKind
 from gateway.records.sampling import Sampling
 
+#: In the place of a request's tools where they are its parent's: a session stores them once. No
+#: client can send it, since it is no function.
+SAME_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "as_before"},)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRecord:
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A session as it is first seen; `resolved_by` names the rule that found or made it."""
 
     id: UUID
@@ -33,8 +38,7 @@ class SessionRecord:
     seen_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRecord:
+class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One captured turn, exactly as sampled.
 
     `messages` are those that are new to the parent (all of them at a root). `prompt_ids` are the
@@ -44,6 +48,9 @@ class TurnRecord:
     and including the reply, `tools_hash` what it leaves out: `resolve.head_hash` of the request.
     `delivered` is false where the client left before the end, `response_store` whether it may
     continue from the reply by its id, and `echoes` what it sends back of the reply otherwise.
+    `group_id` names turns that answer the same task, `reasoning_tokens` counts those of
+    `sampled_ids` before the answer, and a `redacted` turn is judged and never trained. `kept`
+    [R, any] are the ids that each token was sampled from, where an engine told them.
     """
 
     id: UUID
@@ -86,13 +93,17 @@ class TurnRecord:
     delivered: bool = True
     response_store: bool = True
     echoes: tuple[str, ...] = ()
+    group_id: str | None = None
+    reasoning_tokens: int = 0
+    redacted: bool = False
+    kept: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextState:
+class NextState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Every message that followed a reply, stored when the request that carries them arrives.
 
-    With `judge` set, the turn's job is queued in the same transaction.
+    With `judge` set, the turn's job is queued in the same transaction. `how` is "rolled_back"
+    where the user discarded the reply: the messages then took the place of the turn's own.
     """
 
     turn_id: UUID
@@ -102,6 +113,7 @@ class NextState:
     role: str
     arrived_at: float
     judge: bool = True
+    how: str = "continued"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +127,12 @@ class Verdict:
     version: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedbackRecord:
-    """What somebody said of a turn outside the conversation; `score` in [-1, 1]."""
+class FeedbackRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What somebody said of a turn outside the conversation; `score` in [-1, 1].
+
+    Feedback of a whole session is one record a turn, with the session and the `discount` in
+    [0, 1] by which its score was spread over the turns.
+    """
 
     id: UUID
     tenant_id: UUID
@@ -126,3 +141,5 @@ class FeedbackRecord:
     text: str = ""
     source: str = "api"
     idempotency_key: str | None = None
+    session_id: UUID | None = None
+    discount: float | None = None

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from gateway.errors import StoreUnavailable
-from gateway.records import Conversation, Exchanged, FinishReason, Message, Usage
+from gateway.records import SAME_TOOLS, Conversation, Exchanged, FinishReason, Message, Usage
 from gateway.store.database import Database, seconds
 
 #: The turn itself, unless its client asked for it not to be kept for reading.
 _TURN = f"""
 SELECT t.id, t.model, {seconds("t.created_at")} AS created_at, t.finish_reason, t.sampling,
-    t.tools, t.prompt_len, t.completion_len, t.cached_tokens
+    t.prompt_len, t.completion_len, t.cached_tokens, %s AS reasoning_tokens
 FROM turns t
 WHERE t.tenant_id = $1 AND t.id = $2 AND t.dialect = $3 AND t.finish_reason <> 'abort'
-  AND {{kept}}
+  AND t.response_store
 """  # noqa: S608 - made of constants
 
 _REPLIES = """
 SELECT t.id, t.reply FROM turns t
 WHERE t.tenant_id = $1 AND t.id = ANY($2::uuid[]) AND t.dialect = $3 AND t.finish_reason <> 'abort'
-  AND {kept}
+  AND t.response_store
 """
 
 #: It and its ancestors, the first of the conversation first. Depths shrink on the way up, so a
 #: chain that names itself as its own ancestor ends all the same.
-_CHAIN = """
+CHAIN = """
 WITH RECURSIVE chain AS (
-    SELECT id, parent_id, messages, reply, depth, 0 AS up FROM turns
+    SELECT id, parent_id, messages, reply, tools, depth, 0 AS up FROM turns
     WHERE tenant_id = $1 AND id = $2
     UNION ALL
-    SELECT t.id, t.parent_id, t.messages, t.reply, t.depth, chain.up + 1
+    SELECT t.id, t.parent_id, t.messages, t.reply, t.tools, t.depth, chain.up + 1
     FROM chain JOIN turns t ON t.id = chain.parent_id AND t.depth < chain.depth
         AND t.tenant_id = $1
 )
-SELECT id, parent_id, messages, reply FROM chain ORDER BY up DESC
+SELECT id, parent_id, messages, reply, tools FROM chain ORDER BY up DESC
 """
 
 _FORGET = """
@@ -53,26 +53,18 @@ class ConversationStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @property
-    def _knows(self) -> bool:
-        """Whether the schema says what clients want kept: not before revision 0002."""
-        return self._database.revision > "0001"
-
-    @property
-    def _kept(self) -> str:
-        return "t.response_store" if self._knows else "true"
-
     async def find(self, tenant_id: UUID, turn_id: UUID, dialect: str) -> Conversation | None:
         """The conversation that ends in a turn's reply.
 
         None where the turn may not be read: unknown, of another dialect, cut off, or not to be
         kept; or where an ancestor of it is not stored (yet).
         """
-        query = _TURN.format(kept=self._kept)
-        turn = await self._database.fetchrow(query, tenant_id, turn_id, dialect)
+        # Revision 0003 added the column.
+        reasoning = "t.reasoning_tokens" if self._database.revision >= "0003" else "0"
+        turn = await self._database.fetchrow(_TURN % reasoning, tenant_id, turn_id, dialect)
         if turn is None:
             return None
-        rows = await self._database.fetch(_CHAIN, tenant_id, turn_id)
+        rows = await self._database.fetch(CHAIN, tenant_id, turn_id)
         if rows[0]["parent_id"] is not None:
             return None
         return _conversation(turn, rows)
@@ -81,19 +73,19 @@ class ConversationStore:
         self, tenant_id: UUID, turn_ids: Collection[UUID], dialect: str
     ) -> dict[UUID, Message]:
         """Those of the turns' replies that may be read."""
-        query = _REPLIES.format(kept=self._kept)
-        rows = await self._database.fetch(query, tenant_id, list(turn_ids), dialect)
+        rows = await self._database.fetch(_REPLIES, tenant_id, list(turn_ids), dialect)
         return {row["id"]: row["reply"] for row in rows}
 
     async def forget(self, tenant_id: UUID, turn_id: UUID, dialect: str) -> bool:
-        """Let a turn be read no more by its id; whether it could be. It stays captured.
-
-        Raises StoreUnavailable too while the database has not been upgraded to revision 0002.
-        """
-        if not self._knows:
-            raise StoreUnavailable("the database must be upgraded before responses are deleted")
+        """Let a turn be read no more by its id; whether it could be. It stays captured."""
         found = await self._database.fetchval(_FORGET, tenant_id, turn_id, dialect)
         return found is not None
+
+
+def offered(chain: Sequence[asyncpg.Record]) -> tuple[Mapping[str, Any], ...]:
+    """The tools of the last turn of a chain, which may stand at the turn that first had them."""
+    found = next((row["tools"] for row in reversed(chain) if row["tools"] != list(SAME_TOOLS)), ())
+    return tuple(found)
 
 
 def _conversation(turn: asyncpg.Record, rows: Sequence[asyncpg.Record]) -> Conversation:
@@ -103,11 +95,12 @@ def _conversation(turn: asyncpg.Record, rows: Sequence[asyncpg.Record]) -> Conve
         created_at=turn["created_at"],
         finish_reason=FinishReason(turn["finish_reason"]),
         sampling=turn["sampling"],
-        tools=tuple(turn["tools"]),
+        tools=offered(rows),
         usage=Usage(
             prompt_tokens=turn["prompt_len"],
             completion_tokens=turn["completion_len"],
             cached_tokens=turn["cached_tokens"],
+            reasoning_tokens=turn["reasoning_tokens"],
         ),
         turns=tuple(
             Exchanged(turn_id=row["id"], messages=tuple(row["messages"]), reply=row["reply"])

@@ -13,12 +13,13 @@ import msgspec
 
 from gateway.config import DatabaseSettings
 from gateway.errors import RevisionMismatch, StoreError, StoreUnavailable
+from gateway.store.lookups import Lookups
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
 
 #: Every revision of `migrations/versions`, oldest first. This build runs on the last two.
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 
 #: What an unreachable, stopping, restarting or hanging server looks like from here.
 AWAY = (
@@ -38,6 +39,8 @@ AWAY = (
 
 _MIN_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
+#: How often a migration asks for a table that others use; each time takes some seconds.
+_LOCK_TRIES = 10
 
 
 class Database:
@@ -57,6 +60,7 @@ class Database:
         self._url = url
         self._application = application
         self._listeners: set[asyncio.Task[None]] = set()
+        self._lookups = Lookups(self.connect)
 
     @classmethod
     async def open(cls, settings: DatabaseSettings, url: str, *, application: str) -> Self:
@@ -72,6 +76,7 @@ class Database:
                     timeout=timeout,
                     command_timeout=timeout,
                     init=_codecs,
+                    reset=_nothing,
                     server_settings=_server_settings(settings, application),
                 )
                 assert pool is not None
@@ -87,19 +92,20 @@ class Database:
         for task in self._listeners:
             task.cancel()
         await asyncio.gather(*self._listeners, return_exceptions=True)
+        self._lookups.close()
         try:
             await asyncio.wait_for(self.pool.close(), self.settings.command_timeout_s)
         except AWAY:
             self.pool.terminate()
 
-    async def connect(self) -> asyncpg.Connection:
-        """A connection outside the pool, for one that is held for long."""
+    async def connect(self, **settings: str) -> asyncpg.Connection:
+        """A connection outside the pool, for one that is held for long, with its own settings."""
         with unavailable():
             connection = await asyncpg.connect(
                 self._url,
                 timeout=self.settings.command_timeout_s,
                 command_timeout=self.settings.command_timeout_s,
-                server_settings=_server_settings(self.settings, self._application),
+                server_settings=_server_settings(self.settings, self._application) | settings,
             )
             await _codecs(connection)
         return connection
@@ -128,6 +134,11 @@ class Database:
         async with self.acquire() as connection:
             return await connection.fetch(sql, *values, timeout=timeout_s)
 
+    async def look_up(self, sql: str, *values: object, timeout_s: float) -> list[asyncpg.Record]:
+        """`fetch` of a few rows by their keys, planned once and for good."""
+        with unavailable():
+            return await self._lookups.fetch(sql, *values, timeout_s=timeout_s)
+
     async def fetchrow(
         self, sql: str, *values: object, timeout_s: float | None = None
     ) -> asyncpg.Record | None:
@@ -142,15 +153,19 @@ class Database:
         async with self.acquire() as connection:
             return await connection.execute(sql, *values)
 
-    async def check_revision(self) -> None:
-        """Raises RevisionMismatch where this build cannot run on the schema."""
+    async def check_revision(self, *, newest: bool = False) -> None:
+        """Raises RevisionMismatch where this build cannot run on the schema.
+
+        Gateways run on the revision before their own too, so that upgrades roll; workers, which
+        may wait, ask for the `newest`.
+        """
         try:
             found = await self.fetchval("SELECT version_num FROM alembic_version")
         except asyncpg.UndefinedTableError:
             found = None
         if found is None:
             raise RevisionMismatch("the database has no tables yet: run `nextstate migrate`")
-        if found not in REVISIONS[-2:]:
+        if found not in REVISIONS[-1 if newest else -2 :]:
             what = (
                 "run `nextstate migrate`"
                 if found in REVISIONS
@@ -214,7 +229,8 @@ def unavailable() -> Any:
 async def migrate(url: str) -> None:
     """Bring the schema to this build's revision; nothing to do where it is there.
 
-    Raises StoreUnavailable.
+    Others may go on meanwhile: a table that is in use is asked for again and again. Raises
+    StoreUnavailable, and StoreError where a table stays in use.
     """
     from alembic import command
     from alembic.config import Config
@@ -225,7 +241,28 @@ async def migrate(url: str) -> None:
     config.set_main_option("script_location", str(Path(migrations.__path__[0])).replace("%", "%%"))
     config.attributes["url"] = url
     with unavailable():
-        await asyncio.to_thread(command.upgrade, config, "head")
+        for _ in range(_LOCK_TRIES):
+            try:
+                return await asyncio.to_thread(command.upgrade, config, "head")
+            except Exception as error:
+                if not _in_use(error):
+                    raise
+                log.warning("migration_waits", reason="a table is in use")
+                await asyncio.sleep(_MAX_BACKOFF_S / 5)
+    raise StoreError(
+        "the migration found a table in use and went no further: end what holds it "
+        "(see pg_stat_activity for old transactions) and run it again"
+    )
+
+
+def _in_use(error: Exception) -> bool:
+    """Whether a lock was not had in time; SQLAlchemy's error carries that of asyncpg."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, asyncpg.LockNotAvailableError):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _server_settings(settings: DatabaseSettings, application: str) -> dict[str, str]:
@@ -235,6 +272,10 @@ def _server_settings(settings: DatabaseSettings, application: str) -> dict[str, 
         "statement_timeout": limit,
         "idle_in_transaction_session_timeout": str(2 * int(limit)),
     }
+
+
+async def _nothing(_: asyncpg.Connection) -> None:
+    """Pooled connections are left as they were found, which spares a round trip each time."""
 
 
 async def _codecs(connection: asyncpg.Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from gateway.errors import NotFound
 from gateway.store.database import Database, seconds
 
 Found = dict[str, Any]
@@ -21,11 +22,13 @@ WHERE s.id = $1 OR s.external_id = $2 OR s.id = (SELECT session_id FROM turns WH
 ORDER BY s.last_seen DESC
 """  # noqa: S608 - made of constants
 
+_SESSION_OF = "SELECT session_id FROM turns WHERE tenant_id = $1 AND id = $2"
+
 _TURNS = f"""
 SELECT t.id, t.parent_id, t.depth, t.resolve_rule, t.branch_reason, t.retry_of, t.kind,
-    t.kind_rule, t.kind_confidence::float8 AS confidence, {{delivered}} AS delivered,
-    t.prompt_len, t.shared_len, t.finish_reason, t.trainable, t.untrainable_reason,
-    jsonb_array_length(t.messages) AS new_messages, n.role AS next_role,
+    t.kind_rule, t.kind_confidence::float8 AS confidence, t.delivered,
+    t.prompt_len, t.shared_len, t.finish_reason, t.finish_detail, t.trainable, t.untrainable_reason,
+    jsonb_array_length(t.messages) AS new_messages, n.role AS next_role, {{how}} AS next_how,
     v.outcome, v.reason, {seconds("t.created_at")} AS created_at
 FROM turns t LEFT JOIN next_states n ON n.turn_id = t.id
 LEFT JOIN verdicts v ON v.turn_id = t.id
@@ -39,13 +42,26 @@ async def explained(database: Database, name: str) -> list[Found]:
     A turn's `number` counts from 1, `parent` and `retry_of` are numbers too, or ids where that
     turn is of another session.
     """
-    delivered = "finish_reason <> 'abort'" if database.revision == "0001" else "t.delivered"
     sessions = [dict(row) for row in await database.fetch(_SESSIONS, _uuid(name), name)]
     for session in sessions:
-        rows = await database.fetch(_TURNS.format(delivered=delivered), session["id"])
-        numbers = {row["id"]: number for number, row in enumerate(rows, 1)}
-        session["turns"] = [_turn(dict(row), numbers) for row in rows]
+        session["turns"] = await _turns(database, session["id"])
     return sessions
+
+
+async def explained_turn(database: Database, tenant_id: UUID, turn_id: UUID) -> Found:
+    """The same of one turn of a tenant, with its `session_id`. Raises NotFound."""
+    session_id = await database.fetchval(_SESSION_OF, tenant_id, turn_id)
+    for turn in () if session_id is None else await _turns(database, session_id):
+        if turn["id"] == turn_id:
+            return {**turn, "session_id": session_id}
+    raise NotFound("There is no such turn.")
+
+
+async def _turns(database: Database, session_id: UUID) -> list[Found]:
+    how = "n.how" if database.revision > "0002" else "CASE WHEN n.role <> '' THEN 'continued' END"
+    rows = await database.fetch(_TURNS.format(how=how), session_id)
+    numbers = {row["id"]: number for number, row in enumerate(rows, 1)}
+    return [_turn(dict(row), numbers) for row in rows]
 
 
 def _turn(turn: Found, numbers: dict[UUID, int]) -> Found:

@@ -14,10 +14,12 @@ from gateway.store.database import Database
 # The latest finished round of each turn.
 _JUDGED = """
 SELECT t.id AS turn_id, t.session_id, t.messages AS request, t.reply, t.finish_reason,
-    coalesce(n.messages, '[]') AS next_state, j.judge, j.rule, j.score, j.hint,
+    coalesce(n.messages, '[]') AS next_state, coalesce(n.how, 'continued') AS how,
+    j.judge, j.rule, j.score, j.hint,
     coalesce((
         SELECT jsonb_agg(jsonb_build_object('id', f.id, 'tenant_id', f.tenant_id,
-            'turn_id', f.turn_id, 'score', f.score, 'text', f.text, 'source', f.source)
+            'turn_id', f.turn_id, 'score', f.score, 'text', f.text, 'source', f.source,
+            'session_id', f.session_id, 'discount', f.discount)
             ORDER BY f.created_at, f.id)
         FROM feedback f WHERE f.turn_id = t.id
     ), '[]') AS feedback
@@ -47,6 +49,7 @@ class JudgedTurn:
     rule: str | None
     score: float | None
     hint: str | None
+    how: str = "continued"
 
 
 class JudgedTurns:
@@ -75,5 +78,6 @@ def _turn(row: asyncpg.Record) -> JudgedTurn:
 
 
 def _feedback(said: dict[str, Any]) -> FeedbackRecord:
-    ids = {name: UUID(said[name]) for name in ("id", "tenant_id", "turn_id")}
+    names = ("id", "tenant_id", "turn_id", "session_id")
+    ids = {name: UUID(said[name]) for name in names if said[name] is not None}
     return FeedbackRecord(**{**said, **ids})

@@ -29,23 +29,29 @@ _MOST_CACHED = 8192
 _REFUSED_TTL_S = 1.0
 _PATIENCE_S = 1.0
 
+#: SQL: whether a key `k` is still taken.
+VALID = "k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())"
+
+# A tenant may be left out altogether; revision 0002 has no settings of tenants.
 _LOOK_UP = f"""
-SELECT k.id, k.digest, k.tenant_id, t.name AS tenant, k.name, k.role, k.lineage_id, k.capture,
-    k.on_stale, k.sampling, k.revoked_at IS NOT NULL AS revoked,
-    {seconds("k.expires_at")} AS expires_at
+SELECT k.id, k.digest, k.tenant_id, t.name AS tenant, k.name, k.role, k.lineage_id,
+    k.capture AND coalesce((to_jsonb(t) #>> '{{settings,capture}}')::bool, true) AS capture,
+    k.on_stale, k.sampling, k.limits, k.revoked_at IS NOT NULL AS revoked,
+    to_jsonb(t) #> '{{settings,limits}}' AS tenant_limits, {seconds("k.expires_at")} AS expires_at
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id WHERE k.digest = $1
 """  # noqa: S608 - made of constants
 
 _CREATE = """
 INSERT INTO api_keys
-    (id, tenant_id, lineage_id, name, hint, digest, role, capture, on_stale, sampling, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp($11))
+    (id, tenant_id, lineage_id, name, hint, digest, role, capture, on_stale, sampling, limits,
+    expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, to_timestamp($12))
 """
 
 _REVOKE = "UPDATE api_keys SET revoked_at = now() WHERE id = $1 AND revoked_at IS NULL"
 
 _LIST = f"""
-SELECT k.id, t.name AS tenant, l.name AS lineage, k.name, k.hint, k.role,
+SELECT k.id, t.name AS tenant, l.name AS lineage, k.name, k.hint, k.role, k.on_stale,
     {seconds("k.created_at")} AS created_at, {seconds("k.expires_at")} AS expires_at,
     {seconds("k.revoked_at")} AS revoked_at
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id JOIN lineages l ON l.id = k.lineage_id
@@ -120,14 +126,16 @@ class KeyStore:
         capture: bool = True,
         on_stale: Literal["serve", "reject"] | None = None,
         sampling: Mapping[str, float] | None = None,
+        limits: Mapping[str, int] | None = None,
         expires_at: float | None = None,
         secret: str | None = None,
+        connection: asyncpg.Connection | None = None,
     ) -> tuple[UUID, str]:
         """A new key and its secret, which is not stored and cannot be shown again.
 
         Back-pressure rejects `rollout` keys and serves others unless `on_stale` says otherwise.
         Raises ConfigError for a `secret` of the operator's own that is too short, StoreError for
-        one that exists.
+        one that exists. With a `connection`, in its transaction.
         """
         key_id = new_id()
         secret = secret or _PREFIX + secrets.token_urlsafe(32)
@@ -135,7 +143,7 @@ class KeyStore:
             raise ConfigError(f"an API key must have at least {_SHORTEST} characters")
         stale = on_stale or ("reject" if role is Role.ROLLOUT else "serve")
         try:
-            await self._database.execute(
+            await (connection or self._database).execute(
                 _CREATE,
                 key_id,
                 tenant,
@@ -147,6 +155,7 @@ class KeyStore:
                 capture,
                 stale,
                 sampling,
+                limits,
                 expires_at,
             )
         except asyncpg.UniqueViolationError:
@@ -157,10 +166,14 @@ class KeyStore:
     async def revoke(self, key_id: UUID) -> bool:
         """Refuse a key from now on, elsewhere within the time-to-live; whether it was valid."""
         done = await self._database.execute(_REVOKE, key_id)
+        self.forget(key_id)
+        return done == "UPDATE 1"
+
+    def forget(self, key_id: UUID) -> None:
+        """Read a key anew when it is used next."""
         for digest, known in list(self._valid.items()):
             if known.principal is not None and known.principal.key_id == key_id:
                 del self._valid[digest]
-        return done == "UPDATE 1"
 
     async def listed(self) -> list[dict[str, Any]]:
         """Every key, the oldest first: of its secret only the first characters are known."""
@@ -245,4 +258,6 @@ def _principal(row: dict[str, Any]) -> Principal:
         capture=row["capture"],
         on_stale=row["on_stale"],
         sampling=row["sampling"],
+        limits=row["limits"],
+        tenant_limits=row["tenant_limits"],
     )

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import zlib
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from itertools import accumulate, chain, pairwise
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
+from msgspec.structs import replace
 
 from gateway.errors import StoreError
 
-R = TypeVar("R")
+R = TypeVar("R", bound=msgspec.Struct)
 
-_IDS = np.dtype("<i4")
-_LOGPROBS = np.dtype("<f4")
+#: zlib's level that costs least: ids are hard to compress any further.
+_FAST = 1
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Unstorable(ValueError):
@@ -26,7 +30,7 @@ class Unstorable(ValueError):
 def pack_ids(ids: Sequence[int]) -> bytes:
     """[n] to 4·n bytes, little-endian int32. Raises StoreError for what does not fit."""
     try:
-        return np.asarray(ids, dtype=_IDS).tobytes()
+        return _packed("i", ids)
     except (OverflowError, ValueError, TypeError) as error:
         raise StoreError(f"token ids cannot be stored: {error}") from None
 
@@ -39,7 +43,7 @@ def unpack_ids(data: bytes) -> array[int]:
 def pack_logprobs(values: Sequence[float]) -> bytes:
     """[n] to 4·n bytes, little-endian float32."""
     try:
-        return np.asarray(values, dtype=_LOGPROBS).tobytes()
+        return _packed("f", values)
     except (ValueError, TypeError) as error:
         raise StoreError(f"log-probabilities cannot be stored: {error}") from None
 
@@ -49,6 +53,20 @@ def unpack_logprobs(data: bytes) -> array[float]:
     return _unpacked("f", data)
 
 
+def pack_kept(rows: Sequence[Sequence[int]]) -> bytes:
+    """[R, any] ids, compressed: R, the length of each row, then all of them, as int32."""
+    lengths = [len(row) for row in rows]
+    return zlib.compress(pack_ids([len(rows), *lengths, *chain.from_iterable(rows)]), _FAST)
+
+
+def unpack_kept(data: bytes) -> list[array[int]]:
+    """Bytes to [R, any]."""
+    flat = unpack_ids(zlib.decompress(data))
+    start = flat[0] + 1
+    ends = [*accumulate(flat[1:start], initial=start)]
+    return [flat[begin:end] for begin, end in pairwise(ends)]
+
+
 def _unpacked(kind: str, data: bytes) -> array[Any]:
     values: array[Any] = array(kind, data)
     if sys.byteorder == "big":
@@ -56,19 +74,30 @@ def _unpacked(kind: str, data: bytes) -> array[Any]:
     return values
 
 
+def _packed(kind: str, values: Sequence[Any]) -> bytes:
+    packed = array(kind, values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
 def finite(values: Sequence[float]) -> bool:
-    return bool(np.isfinite(np.asarray(values, dtype=_LOGPROBS)).all())
+    """Whether each of them is finite as float32, no sum of which overflows a double."""
+    return math.isfinite(sum(array("f", values)))
 
 
-def json_text(value: object, *, loose: bool = False) -> str:
-    """JSON for a jsonb column. Raises Unstorable, unless `loose`: the value is scrubbed."""
+def json_bytes(value: object, *, loose: bool = False) -> bytes:
+    """JSON that Postgres takes. Raises Unstorable, unless `loose`: the value is scrubbed first."""
+    if loose:
+        value = scrub(value)
     try:
-        data = msgspec.json.encode(value)
+        data = _encode(value)
     except UnicodeEncodeError:
         raise Unstorable("surrogate") from None
+    # A reverse solidus before it makes this a text about NUL, which scrubbing leaves as it is.
     if not loose and rb"\u0000" in data:
         raise Unstorable("NUL")
-    return data.decode()
+    return data
 
 
 def scrub(value: Any) -> Any:
@@ -79,13 +108,10 @@ def scrub(value: Any) -> Any:
         return {scrub(key): scrub(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(scrub(item) for item in value)
-    return value
+    return scrubbed(value) if isinstance(value, msgspec.Struct) else value
 
 
 def scrubbed(record: R) -> R:
     """A record whose texts can be stored; its ids are as they were."""
-    assert is_dataclass(record)
-    assert not isinstance(record, type)
-    return replace(
-        record, **{field.name: scrub(getattr(record, field.name)) for field in fields(record)}
-    )
+    values = {name: scrub(getattr(record, name)) for name in record.__struct_fields__}
+    return replace(record, **values)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from gateway.errors import NotLeader, StoreError
-from gateway.records import PolicyKind, PolicyRef, StepRecord, SwapRecord, new_id
-from gateway.store.database import Database
+from gateway.records import (
+    StepRecord,
+    SwapRecord,
+    new_id,
+)
 from gateway.store.fence import hold_epoch
 from gateway.store.leadership import Leadership
+from gateway.store.policy_reads import PolicyReads
 from gateway.store.verdicts import put_trained
 
 _ALLOCATE = """
@@ -44,30 +49,40 @@ WHERE lineage_id = $1 AND state = 'live' AND version <> $2
 """
 
 _PROMOTE = """
-UPDATE policies SET state = 'live', live_at = coalesce(live_at, now()), ended_at = NULL
+UPDATE policies SET state = 'live', live_at = coalesce(live_at, now()), ended_at = NULL,
+    gate = coalesce($3, gate)
 WHERE lineage_id = $1 AND version = $2 AND state IN ('candidate', 'canary', 'live')
 """
 
-_SET_LIVE = "UPDATE lineages SET live_version = $2 WHERE id = $1"
+_SET_LIVE = """
+UPDATE lineages SET live_version = $2, canary_version = NULL, canary_share = 0
+WHERE id = $1 AND coalesce(pinned_version, $2) = $2
+"""
+
+_TRY = """
+UPDATE policies SET state = 'canary', live_at = coalesce(live_at, now()),
+    gate = coalesce(CASE WHEN state = 'canary' THEN gate END, $3)
+WHERE lineage_id = $1 AND version = $2 AND state IN ('candidate', 'canary')
+"""
+
+_SET_CANARY = "UPDATE lineages SET canary_version = $2, canary_share = $3 WHERE id = $1"
+
+_NOTE_GATE = "UPDATE policies SET gate = $3 WHERE lineage_id = $1 AND version = $2"
+
+_FORGET = """
+UPDATE policies SET checkpoint = NULL WHERE lineage_id = $1 AND version = ANY($2::int8[])
+"""
 
 _REFUSE = """
 UPDATE policies SET state = 'refused', reason = $3, ended_at = now()
 WHERE lineage_id = $1 AND version = $2 AND state IN ('candidate', 'canary')
 """
 
+_NO_CANARY = """
+UPDATE lineages SET canary_version = NULL, canary_share = 0 WHERE id = $1 AND canary_version = $2
+"""
+
 _EVENT = "INSERT INTO events (name, detail) VALUES ($1, $2)"
-
-_POLICY = "SELECT lineage_id, version, kind, uri, checksum FROM policies"
-
-_LIVE = f"{_POLICY} WHERE state = 'live'"
-
-_CANDIDATE = f"""
-{_POLICY} WHERE lineage_id = $1 AND state = 'candidate'
-    AND version > (SELECT live_version FROM lineages WHERE id = $1)
-ORDER BY version DESC LIMIT 1
-"""  # noqa: S608 - made of constants
-
-_CHECKPOINT = "SELECT checkpoint FROM policies WHERE lineage_id = $1 AND version = $2"
 
 _ADD_SWAP = """
 INSERT INTO swaps (id, lineage_id, engine, from_version, to_version, outcome, detail, load_ms,
@@ -76,11 +91,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp($11), to_timestamp
 """
 
 
-class PolicyStore:
+class PolicyStore(PolicyReads):
     """The record that engines, trainer and gateways go by. Writes are fenced by the epoch."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def become_leader(self, lineage_id: UUID) -> Leadership | None:
         """Lead a lineage in a new epoch; None where another trainer leads it."""
@@ -138,19 +150,62 @@ class PolicyStore:
                 )
             turn_ids = list({row["turn_id"] for row in rows})
             await put_trained(connection, turn_ids, step.id, step.to_version)
+            # There is room for new sessions: gateways hear it when this is committed.
+            await connection.execute(
+                "SELECT pg_notify('nextstate_policy', $1)", step.lineage_id.hex
+            )
 
-    async def promote(self, lineage_id: UUID, epoch: int, version: int) -> None:
-        """Make a candidate the version that engines serve. Raises NotLeader, StoreError."""
+    async def promote(
+        self,
+        lineage_id: UUID,
+        epoch: int,
+        version: int,
+        gate: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make a candidate or canary the version that engines serve, and note its gate.
+
+        Raises NotLeader, and StoreError where it is neither, or where another is pinned.
+        """
         async with self._database.acquire() as connection:
             async with connection.transaction():
                 await hold_epoch(connection, lineage_id, epoch)
                 await connection.execute(_RETIRE, lineage_id, version)
-                done = await connection.execute(_PROMOTE, lineage_id, version)
+                done = await connection.execute(_PROMOTE, lineage_id, version, gate)
                 if done != "UPDATE 1":
                     raise StoreError(f"version {version} cannot be promoted: it is no candidate")
-                await connection.execute(_SET_LIVE, lineage_id, version)
-                await _note(connection, "promoted", lineage_id, version)
-            await connection.execute("SELECT pg_notify('nextstate_policy', $1)", lineage_id.hex)
+                if await connection.execute(_SET_LIVE, lineage_id, version) != "UPDATE 1":
+                    raise StoreError(f"version {version} cannot be promoted: another is pinned")
+                await note(connection, "promoted", lineage_id, version, gate=gate)
+            await tell(connection, lineage_id)
+
+    async def try_out(
+        self, lineage_id: UUID, epoch: int, version: int, share: float, gate: Mapping[str, Any]
+    ) -> None:
+        """Have a share of sessions served by a candidate. One that is tried already keeps its gate.
+
+        Raises NotLeader, StoreError.
+        """
+        async with self._database.acquire() as connection:
+            async with connection.transaction():
+                await hold_epoch(connection, lineage_id, epoch)
+                done = await connection.execute(_TRY, lineage_id, version, gate)
+                if done != "UPDATE 1":
+                    raise StoreError(f"version {version} cannot be tried: it is no candidate")
+                await connection.execute(_SET_CANARY, lineage_id, version, share)
+                await note(connection, "canary", lineage_id, version, share=share)
+            await tell(connection, lineage_id)
+
+    async def note_gate(
+        self, lineage_id: UUID, epoch: int, version: int, gate: Mapping[str, Any]
+    ) -> None:
+        """Keep how far a version's gate has come. Raises NotLeader."""
+        async with self._database.transaction() as connection:
+            await hold_epoch(connection, lineage_id, epoch)
+            await connection.execute(_NOTE_GATE, lineage_id, version, gate)
+
+    async def forget_files(self, lineage_id: UUID, versions: Sequence[int]) -> None:
+        """Note that versions' files are gone: nobody can go back to them."""
+        await self._database.execute(_FORGET, lineage_id, list(versions))
 
     async def refuse(self, lineage_id: UUID, epoch: int, version: int, reason: str) -> None:
         """Set a candidate aside for good, with the reason. Raises NotLeader, StoreError."""
@@ -159,29 +214,8 @@ class PolicyStore:
             done = await connection.execute(_REFUSE, lineage_id, version, reason)
             if done != "UPDATE 1":
                 raise StoreError(f"version {version} cannot be refused: it is no candidate")
-            await _note(connection, "refused", lineage_id, version, reason=reason)
-
-    async def live(self) -> dict[UUID, PolicyRef]:
-        """The live version of every lineage."""
-        rows = await self._database.fetch(_LIVE)
-        return {row["lineage_id"]: _ref(row) for row in rows}
-
-    async def live_of(self, lineage_id: UUID) -> PolicyRef:
-        """Raises StoreError where there is no such lineage."""
-        row = await self._database.fetchrow(f"{_LIVE} AND lineage_id = $1", lineage_id)
-        if row is None:
-            raise StoreError(f"there is no lineage {lineage_id}")
-        return _ref(row)
-
-    async def candidate_of(self, lineage_id: UUID) -> PolicyRef | None:
-        """The newest version that was trained and neither promoted nor refused."""
-        row = await self._database.fetchrow(_CANDIDATE, lineage_id)
-        return None if row is None else _ref(row)
-
-    async def checkpoint_of(self, lineage_id: UUID, version: int) -> str | None:
-        """Where the trainer's own state of a version lies; None for the base model."""
-        found: str | None = await self._database.fetchval(_CHECKPOINT, lineage_id, version)
-        return found
+            await connection.execute(_NO_CANARY, lineage_id, version)
+            await note(connection, "refused", lineage_id, version, reason=reason)
 
     async def record_swap(self, swap: SwapRecord) -> None:
         await self._database.execute(
@@ -201,18 +235,13 @@ class PolicyStore:
         )
 
 
-async def _note(
+async def tell(connection: asyncpg.Connection, lineage_id: UUID) -> None:
+    """Let gateways and trainers know that what is to be served has changed."""
+    await connection.execute("SELECT pg_notify('nextstate_policy', $1)", lineage_id.hex)
+
+
+async def note(
     connection: asyncpg.Connection, name: str, lineage_id: UUID, version: int, **detail: Any
 ) -> None:
     what = {"lineage_id": str(lineage_id), "version": version, **detail}
     await connection.execute(_EVENT, name, what)
-
-
-def _ref(row: asyncpg.Record) -> PolicyRef:
-    return PolicyRef(
-        lineage_id=row["lineage_id"],
-        version=row["version"],
-        kind=PolicyKind(row["kind"]),
-        uri=row["uri"],
-        checksum=row["checksum"],
-    )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from gateway.records import Candidate, SessionRecord, TurnRecord
 
@@ -17,8 +19,7 @@ from gateway.records import Candidate, SessionRecord, TurnRecord
 _MOST_OF_A_KEY = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """By what stored turns are looked up, all of it inside one tenant.
 
     `chains` are hashes of prefixes, `echoes` keys of `resolve.echoes`; `request` is the hash of a
@@ -32,7 +33,16 @@ class Wanted:
     previous: UUID | None = None
 
 
-_Key = tuple[UUID, bytes | str | UUID]
+_Key = bytes | str | UUID
+
+
+class _Kept:
+    """One turn: how it is found, and by which keys it is held."""
+
+    __slots__ = ("keys", "tenant_id", "turn")
+
+    def __init__(self, tenant_id: UUID, turn: Candidate, keys: Sequence[_Key]) -> None:
+        self.tenant_id, self.turn, self.keys = tenant_id, turn, keys
 
 
 class RecentTurns:
@@ -40,9 +50,12 @@ class RecentTurns:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._turns: OrderedDict[UUID, tuple[Candidate, list[_Key]]] = OrderedDict()
-        self._by_key: dict[_Key, dict[UUID, None]] = {}
-        self._continued: OrderedDict[UUID, None] = OrderedDict()
+        self._turns: OrderedDict[UUID, _Kept] = OrderedDict()
+        # Of every tenant, the oldest first: hashing a pair with a UUID in it costs more than to
+        # compare the tenant of what is found, which is hardly ever more than one turn.
+        self._by_key: dict[_Key, list[_Kept]] = {}
+        # By the number of an id, as all that is asked about many turns: a UUID hashes in Python.
+        self._continued: OrderedDict[int, None] = OrderedDict()
         self._names: OrderedDict[tuple[UUID, str], UUID] = OrderedDict()
 
     def __len__(self) -> int:
@@ -52,21 +65,27 @@ class RecentTurns:
         """Keep a turn that was stored, and that it continues its parent."""
         if turn.id in self._turns:
             return
-        names: list[bytes | str | UUID] = [
-            turn.id,
-            turn.chain_hash,
-            turn.request_hash,
-            *turn.echoes,
-        ]
-        keys: list[_Key] = [(turn.tenant_id, name) for name in names]
-        self._turns[turn.id] = (_candidate(turn, session), keys)
+        keys: tuple[_Key, ...] = (turn.id, turn.chain_hash, turn.request_hash, *turn.echoes)
+        kept = _Kept(turn.tenant_id, _candidate(turn, session), keys)
+        self._turns[turn.id] = kept
+        by_key = self._by_key
         for key in keys:
-            self._by_key.setdefault(key, {})[turn.id] = None
+            if (same := by_key.get(key)) is None:
+                by_key[key] = [kept]
+            else:
+                same.append(kept)
         if turn.parent_id is not None and turn.retry_of is None:
-            self._continued[turn.parent_id] = None
+            self._continued[turn.parent_id.int] = None
+            if (parent := self._turns.get(turn.parent_id)) is not None:
+                parent.turn = self._known(parent.turn)
         if session.external_id is not None:
             self._names[turn.tenant_id, session.external_id] = session.id
         self._forget()
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        for memory in (self._turns, self._by_key, self._continued, self._names):
+            memory.clear()
 
     def named(self, tenant_id: UUID, name: str) -> UUID | None:
         """The session of a name."""
@@ -74,48 +93,57 @@ class RecentTurns:
 
     def find(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
         """The turns that Postgres would find, as far as they are known here."""
-        found: dict[UUID, Candidate] = {}
+        found: dict[int, Candidate] = {}
         for echo in wanted.echoes:
             for turn in self._of(tenant_id, echo):
-                found.setdefault(turn.turn_id, replace(turn, echo=echo))
-        others: list[bytes | UUID] = [*wanted.chains]
+                if turn.turn_id.int not in found:
+                    found[turn.turn_id.int] = replace(turn, echo=echo)
+        others: list[_Key] = [*wanted.chains]
         if wanted.previous is not None:
             others.append(wanted.previous)
         for key in others:
             for turn in self._of(tenant_id, key):
-                found.setdefault(turn.turn_id, turn)
+                found.setdefault(turn.turn_id.int, turn)
         for turn in self._of(tenant_id, wanted.request) if wanted.request else ():
             if turn.created_at >= wanted.since:
-                found.setdefault(turn.turn_id, turn)
+                found.setdefault(turn.turn_id.int, turn)
         return list(found.values())
 
     def merged(
         self, tenant_id: UUID, wanted: Wanted, stored: Iterable[Candidate]
     ) -> list[Candidate]:
         """What Postgres found together with what only this process knows yet."""
-        found: dict[tuple[UUID, str | None], Candidate] = {}
+        found: dict[tuple[int, str | None], Candidate] = {}
         for turn in stored:
-            continued = turn.continued or turn.turn_id in self._continued
-            found[turn.turn_id, turn.echo] = replace(turn, continued=continued)
+            found[turn.turn_id.int, turn.echo] = self._known(turn)
+        more = self.find(tenant_id, wanted)
+        if not found:
+            return more
         known = {turn_id for turn_id, _ in found}
-        more = [turn for turn in self.find(tenant_id, wanted) if turn.turn_id not in known]
-        return [*found.values(), *more]
+        return [*found.values(), *(turn for turn in more if turn.turn_id.int not in known)]
 
-    def _of(self, tenant_id: UUID, key: bytes | str | UUID) -> list[Candidate]:
-        turns = self._by_key.get((tenant_id, key), {})
-        return [
-            replace(self._turns[turn_id][0], continued=turn_id in self._continued)
-            for turn_id in islice(reversed(turns), _MOST_OF_A_KEY)
-        ]
+    def _of(self, tenant_id: UUID, key: _Key) -> Iterable[Candidate]:
+        same = self._by_key.get(key)
+        if same is None:
+            return ()
+        tenant = tenant_id.int
+        own = (kept for kept in reversed(same) if kept.tenant_id.int == tenant)
+        return [self._known(kept.turn) for kept in islice(own, _MOST_OF_A_KEY)]
+
+    def _known(self, turn: Candidate) -> Candidate:
+        """With what is known here of its being continued."""
+        if turn.continued or turn.turn_id.int not in self._continued:
+            return turn
+        return replace(turn, continued=True)
 
     def _forget(self) -> None:
         while len(self._turns) > self._limit:
-            turn_id, (_, keys) = self._turns.popitem(last=False)
-            for key in keys:
-                if (turns := self._by_key.get(key)) is not None:
-                    turns.pop(turn_id, None)
-                    if not turns:
-                        del self._by_key[key]
+            _, oldest = self._turns.popitem(last=False)
+            for key in oldest.keys:
+                same = self._by_key[key]
+                same.remove(oldest)
+                if not same:
+                    del self._by_key[key]
         for memory in (self._continued, self._names):
             while len(memory) > self._limit:
                 memory.popitem(last=False)
@@ -139,4 +167,7 @@ def _candidate(turn: TurnRecord, session: SessionRecord) -> Candidate:
         idempotency_key=turn.idempotency_key,
         delivered=turn.delivered,
         user=session.user,
+        parent_session_id=session.parent_session_id,
+        grammar=turn.sampling.grammar is not None,
+        max_tokens=turn.sampling.max_tokens,
     )

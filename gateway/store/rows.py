@@ -1,209 +1,217 @@
-"""Records as rows, and the statements that insert many rows at once.
-
-A statement takes one array a column and unnests them, so that its cost hardly grows with rows.
-"""
+"""Every kind of record as rows of its table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
-
 from gateway.records import FeedbackRecord, NextState, SessionRecord, TurnRecord
-from gateway.store.packing import Unstorable, json_text, pack_ids, pack_logprobs, scrubbed
-
-R = TypeVar("R")
-
-Row = tuple[Any, ...]
-
-#: How a column's values travel (the element type of the array) and are turned into it.
-_TRAVELS = {"jsonb": ("text", "{}::jsonb"), "timestamptz": ("float8", "to_timestamp({})")}
+from gateway.store.packing import pack_ids, pack_kept, pack_logprobs
+from gateway.store.table import Column, Table
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[R]):
-    """One column: its type in Postgres and its value for a record."""
-
-    name: str
-    kind: str
-    value: Callable[[R], object]
+def _columns(since: str = "", **kinds: str) -> tuple[Column, ...]:
+    return tuple(Column(name, kind, since) for name, kind in kinds.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Table(Generic[R]):
-    """How records of one kind become rows of one table."""
-
-    name: str
-    columns: tuple[Column[R], ...]
-
-    @property
-    def names(self) -> str:
-        return ", ".join(column.name for column in self.columns)
-
-    @property
-    def arrays(self) -> str:
-        """`unnest(…) AS r(…)`, the rows sent, with parameters numbered from 1."""
-        kinds = (_TRAVELS.get(column.kind, (column.kind, ""))[0] for column in self.columns)
-        listed = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(kinds, 1))
-        return f"unnest({listed}) AS r({self.names})"
-
-    @property
-    def values(self) -> str:
-        """The columns of `arrays` in their own types."""
-        return ", ".join(
-            _TRAVELS.get(column.kind, ("", "{}"))[1].format(f"r.{column.name}")
-            for column in self.columns
-        )
-
-    @property
-    def insert(self) -> str:
-        what = f"SELECT {self.values} FROM {self.arrays}"  # noqa: S608 - made of constants
-        return f"INSERT INTO {self.name} ({self.names}) {what}"
-
-    def position(self, name: str) -> int:
-        return [column.name for column in self.columns].index(name)
-
-    def row(self, record: R) -> Row:
-        """Raises StoreError for ids that do not fit, Unstorable for texts that do not."""
-        return tuple(_value(column, record) for column in self.columns)
-
-    def prepared(self, record: R) -> tuple[R, Row]:
-        """A record and its row, its texts made storable where they are not."""
-        try:
-            return record, self.row(record)
-        except Unstorable:
-            record = scrubbed(record)
-        return record, tuple(_value(column, record, loose=True) for column in self.columns)
+def _session(record: SessionRecord) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "tenant_id": record.tenant_id,
+        "key_id": record.key_id,
+        "lineage_id": record.lineage_id,
+        "external_id": record.external_id,
+        "resolved_by": record.resolved_by,
+        "ambiguous": record.ambiguous,
+        "client": record.client,
+        "end_user": record.user,
+        "model": record.model,
+        "parent_session_id": record.parent_session_id,
+        "first_seen": record.seen_at,
+        "last_seen": record.seen_at,
+    }
 
 
-def transposed(rows: Iterable[Row]) -> list[list[Any]]:
-    """Rows as one list a column."""
-    return [list(values) for values in zip(*rows, strict=True)]
+def _turn(record: TurnRecord) -> dict[str, object]:
+    versions = [span.version for span in record.spans]
+    usage, timings = record.usage, record.timings
+    return {
+        "id": record.id,
+        "tenant_id": record.tenant_id,
+        "session_id": record.session_id,
+        "lineage_id": record.lineage_id,
+        "parent_id": record.parent_id,
+        "depth": record.depth,
+        "branch_reason": record.branch_reason,
+        "retry_of": record.retry_of,
+        "kind": record.kind.value,
+        "kind_rule": record.kind_rule,
+        "kind_confidence": record.kind_confidence,
+        "resolve_rule": record.resolve_rule,
+        "dialect": record.dialect,
+        "model": record.model,
+        "engine": record.engine,
+        "request_hash": record.request_hash,
+        "chain_hash": record.chain_hash,
+        "message_count": record.message_count,
+        "messages": record.messages,
+        "tools": record.tools,
+        "tools_hash": record.tools_hash,
+        "reply": record.reply,
+        "prompt_len": record.shared_len + len(record.prompt_ids),
+        "shared_len": record.shared_len,
+        "completion_len": len(record.sampled_ids),
+        "prompt_ids": pack_ids(record.prompt_ids),
+        "sampled_ids": pack_ids(record.sampled_ids),
+        "logprobs": pack_logprobs(record.logprobs),
+        "spans": [(span.version, span.start, span.end) for span in record.spans],
+        "version_min": min(versions, default=None),
+        "version_max": max(versions, default=None),
+        # What was set; the rest was left to the engine.
+        "sampling": record.sampling,
+        "finish_reason": record.finish_reason.value,
+        "finish_detail": record.finish_detail,
+        "trainable": record.trainable,
+        "untrainable_reason": record.untrainable_reason,
+        "stream_mismatch": record.stream_mismatch,
+        "cached_tokens": usage.cached_tokens,
+        "queued_ms": timings.queued_ms,
+        "first_token_ms": timings.first_token_ms,
+        "total_ms": timings.total_ms,
+        "created_at": record.created_at,
+        "idempotency_key": record.idempotency_key,
+        "delivered": record.delivered,
+        "response_store": record.response_store,
+        "group_id": record.group_id,
+        "reasoning_tokens": record.reasoning_tokens,
+        "redacted": record.redacted,
+        "kept": None if record.kept is None else pack_kept(record.kept),
+    }
 
 
-def _value(column: Column[R], record: R, *, loose: bool = False) -> object:
-    value = column.value(record)
-    if column.kind == "jsonb":
-        return json_text(value, loose=loose)
-    if column.kind == "text" and isinstance(value, str):
-        if not loose and ("\0" in value or not _encodes(value)):
-            raise Unstorable(column.name)
-        return str(value)
-    return value
+def _next_state(record: NextState) -> dict[str, object]:
+    return {
+        "turn_id": record.turn_id,
+        "tenant_id": record.tenant_id,
+        "following_id": record.following_id,
+        "messages": record.messages,
+        "role": record.role,
+        "arrived_at": record.arrived_at,
+        "how": record.how,
+        "judge": record.judge,
+    }
 
 
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _sampling(turn: TurnRecord) -> dict[str, Any]:
-    """What was set; the rest was left to the engine."""
-    return {name: value for name, value in asdict(turn.sampling).items() if value not in (None, ())}
-
-
-def _versions(turn: TurnRecord, pick: Callable[[Sequence[int]], int]) -> int | None:
-    return pick([span.version for span in turn.spans]) if turn.spans else None
+def _feedback(record: FeedbackRecord) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "tenant_id": record.tenant_id,
+        "turn_id": record.turn_id,
+        "score": record.score,
+        "text": record.text,
+        "source": record.source,
+        "idempotency_key": record.idempotency_key,
+        "session_id": record.session_id,
+        "discount": record.discount,
+    }
 
 
 SESSIONS: Table[SessionRecord] = Table(
     "sessions",
-    (
-        Column("id", "uuid", lambda r: r.id),
-        Column("tenant_id", "uuid", lambda r: r.tenant_id),
-        Column("key_id", "uuid", lambda r: r.key_id),
-        Column("lineage_id", "uuid", lambda r: r.lineage_id),
-        Column("external_id", "text", lambda r: r.external_id),
-        Column("resolved_by", "text", lambda r: r.resolved_by),
-        Column("ambiguous", "bool", lambda r: r.ambiguous),
-        Column("client", "text", lambda r: r.client),
-        Column("end_user", "text", lambda r: r.user),
-        Column("model", "text", lambda r: r.model),
-        Column("parent_session_id", "uuid", lambda r: r.parent_session_id),
-        Column("first_seen", "timestamptz", lambda r: r.seen_at),
-        Column("last_seen", "timestamptz", lambda r: r.seen_at),
+    _columns(
+        id="uuid",
+        tenant_id="uuid",
+        key_id="uuid",
+        lineage_id="uuid",
+        external_id="text",
+        resolved_by="text",
+        ambiguous="bool",
+        client="text",
+        end_user="text",
+        model="text",
+        parent_session_id="uuid",
+        first_seen="timestamptz",
+        last_seen="timestamptz",
     ),
+    _session,
 )
 
 TURNS: Table[TurnRecord] = Table(
     "turns",
-    (
-        Column("id", "uuid", lambda r: r.id),
-        Column("tenant_id", "uuid", lambda r: r.tenant_id),
-        Column("session_id", "uuid", lambda r: r.session_id),
-        Column("lineage_id", "uuid", lambda r: r.lineage_id),
-        Column("parent_id", "uuid", lambda r: r.parent_id),
-        Column("depth", "int4", lambda r: r.depth),
-        Column("branch_reason", "text", lambda r: r.branch_reason),
-        Column("retry_of", "uuid", lambda r: r.retry_of),
-        Column("kind", "text", lambda r: r.kind.value),
-        Column("kind_rule", "text", lambda r: r.kind_rule),
-        Column("kind_confidence", "float4", lambda r: r.kind_confidence),
-        Column("resolve_rule", "text", lambda r: r.resolve_rule),
-        Column("dialect", "text", lambda r: r.dialect),
-        Column("model", "text", lambda r: r.model),
-        Column("engine", "text", lambda r: r.engine),
-        Column("request_hash", "bytea", lambda r: r.request_hash),
-        Column("chain_hash", "bytea", lambda r: r.chain_hash),
-        Column("message_count", "int4", lambda r: r.message_count),
-        Column("messages", "jsonb", lambda r: r.messages),
-        Column("tools", "jsonb", lambda r: r.tools),
-        Column("tools_hash", "bytea", lambda r: r.tools_hash),
-        Column("reply", "jsonb", lambda r: r.reply),
-        Column("prompt_len", "int4", lambda r: r.shared_len + len(r.prompt_ids)),
-        Column("shared_len", "int4", lambda r: r.shared_len),
-        Column("completion_len", "int4", lambda r: len(r.sampled_ids)),
-        Column("prompt_ids", "bytea", lambda r: pack_ids(r.prompt_ids)),
-        Column("sampled_ids", "bytea", lambda r: pack_ids(r.sampled_ids)),
-        Column("logprobs", "bytea", lambda r: pack_logprobs(r.logprobs)),
-        Column("spans", "jsonb", lambda r: [(s.version, s.start, s.end) for s in r.spans]),
-        Column("version_min", "int8", lambda r: _versions(r, min)),
-        Column("version_max", "int8", lambda r: _versions(r, max)),
-        Column("sampling", "jsonb", _sampling),
-        Column("finish_reason", "text", lambda r: r.finish_reason.value),
-        Column("finish_detail", "text", lambda r: r.finish_detail),
-        Column("trainable", "bool", lambda r: r.trainable),
-        Column("untrainable_reason", "text", lambda r: r.untrainable_reason),
-        Column("stream_mismatch", "bool", lambda r: r.stream_mismatch),
-        Column("cached_tokens", "int4", lambda r: r.usage.cached_tokens),
-        Column("queued_ms", "float4", lambda r: r.timings.queued_ms),
-        Column("first_token_ms", "float4", lambda r: r.timings.first_token_ms),
-        Column("total_ms", "float4", lambda r: r.timings.total_ms),
-        Column("created_at", "timestamptz", lambda r: r.created_at),
-        # Since 0002; they come last, so that an older schema is given the columns before them.
-        Column("idempotency_key", "text", lambda r: r.idempotency_key),
-        Column("delivered", "bool", lambda r: r.delivered),
-        Column("response_store", "bool", lambda r: r.response_store),
-    ),
+    _columns(
+        id="uuid",
+        tenant_id="uuid",
+        session_id="uuid",
+        lineage_id="uuid",
+        parent_id="uuid",
+        depth="int4",
+        branch_reason="text",
+        retry_of="uuid",
+        kind="text",
+        kind_rule="text",
+        kind_confidence="float4",
+        resolve_rule="text",
+        dialect="text",
+        model="text",
+        engine="text",
+        request_hash="bytea",
+        chain_hash="bytea",
+        message_count="int4",
+        messages="jsonb",
+        tools="jsonb",
+        tools_hash="bytea",
+        reply="jsonb",
+        prompt_len="int4",
+        shared_len="int4",
+        completion_len="int4",
+        prompt_ids="bytea",
+        sampled_ids="bytea",
+        logprobs="bytea",
+        spans="jsonb",
+        version_min="int8",
+        version_max="int8",
+        sampling="jsonb",
+        finish_reason="text",
+        finish_detail="text",
+        trainable="bool",
+        untrainable_reason="text",
+        stream_mismatch="bool",
+        cached_tokens="int4",
+        queued_ms="float4",
+        first_token_ms="float4",  # noqa: S106 - no password
+        total_ms="float4",
+        created_at="timestamptz",
+        idempotency_key="text",
+        delivered="bool",
+        response_store="bool",
+    )
+    + _columns("0003", group_id="text", reasoning_tokens="int4", redacted="bool", kept="bytea"),
+    _turn,
 )
-
-#: `turns` of a database at revision 0001, which this build still runs on.
-TURNS_0001: Table[TurnRecord] = Table("turns", TURNS.columns[: TURNS.position("idempotency_key")])
 
 NEXT_STATES: Table[NextState] = Table(
     "next_states",
-    (
-        Column("turn_id", "uuid", lambda r: r.turn_id),
-        Column("tenant_id", "uuid", lambda r: r.tenant_id),
-        Column("following_id", "uuid", lambda r: r.following_id),
-        Column("messages", "jsonb", lambda r: r.messages),
-        Column("role", "text", lambda r: r.role),
-        Column("arrived_at", "timestamptz", lambda r: r.arrived_at),
-    ),
+    _columns(
+        turn_id="uuid",
+        tenant_id="uuid",
+        following_id="uuid",
+        messages="jsonb",
+        role="text",
+        arrived_at="timestamptz",
+    )
+    + _columns("0003", how="text"),
+    _next_state,
+    beside=_columns(judge="bool"),
 )
 
 FEEDBACK: Table[FeedbackRecord] = Table(
     "feedback",
-    (
-        Column("id", "uuid", lambda r: r.id),
-        Column("tenant_id", "uuid", lambda r: r.tenant_id),
-        Column("turn_id", "uuid", lambda r: r.turn_id),
-        Column("score", "float4", lambda r: r.score),
-        Column("text", "text", lambda r: r.text),
-        Column("source", "text", lambda r: r.source),
-        Column("idempotency_key", "text", lambda r: r.idempotency_key),
-    ),
+    _columns(
+        id="uuid",
+        tenant_id="uuid",
+        turn_id="uuid",
+        score="float4",
+        text="text",
+        source="text",
+        idempotency_key="text",
+    )
+    + _columns("0003", session_id="uuid", discount="float4"),
+    _feedback,
 )

@@ -14,29 +14,53 @@ from uuid import UUID
 import asyncpg
 
 from gateway.errors import StoreError
-from gateway.records import FinishReason, SampleHead, TrainingSample, VersionSpan
+from gateway.records import FinishReason, SampleHead, Teaching, TrainingSample, VersionSpan
+from gateway.store.ancestry import drop_strays
+from gateway.store.backlog import cut_backlog
 from gateway.store.database import Database, seconds
 from gateway.store.fence import hold_epoch
-from gateway.store.packing import unpack_logprobs
+from gateway.store.packing import unpack_kept, unpack_logprobs
+from gateway.store.siblings import GROUP, open_groups
+from gateway.store.teachings import latest_teachings
 from gateway.store.trails import CHAIN, assemble
 from gateway.store.verdicts import put_verdict
 
-#: The rule that gave a turn its score, and the request that it shares with its siblings.
-_ORIGIN = """
+#: The rule that gave a turn its score, and its group.
+_ORIGIN = f"""
     (SELECT j.rule FROM judgements j WHERE j.turn_id = s.turn_id AND j.state = 'done'
         ORDER BY j.round DESC LIMIT 1) AS rule,
-    concat_ws(':', coalesce(t.parent_id, t.tenant_id)::text, encode(t.request_hash, 'hex'))
-        AS "group"
-"""
+    {GROUP} AS "group"
+"""  # noqa: S608 - made of constants
 
 _WINDOW = f"""
 SELECT s.id, s.turn_id, s.session_id, s.score, s.version_min,
-    {seconds("s.arrived_at")} AS arrived_at, {_ORIGIN}
+    {seconds("s.arrived_at")} AS arrived_at, {_ORIGIN},
+    EXISTS (SELECT FROM teachings e WHERE e.turn_id = s.turn_id AND e.round = (
+        SELECT max(j.round) FROM judgements j WHERE j.turn_id = s.turn_id AND j.state = 'done'
+    )) AS taught,
+    EXISTS (SELECT FROM samples o
+        WHERE o.turn_id = s.turn_id AND o.lineage_id = s.lineage_id AND o.id <> s.id
+          AND (o.state = 'trained'
+            OR o.state IN ('ready', 'leased') AND (o.created_at, o.id) < (s.created_at, s.id))
+    ) AS repeated,
+    extract(epoch FROM s.arrived_at - t.created_at)::float8 AS delay_s
 FROM samples s JOIN lineages l ON l.id = s.lineage_id JOIN turns t ON t.id = s.turn_id
 WHERE s.lineage_id = $1
   AND (s.state = 'ready' OR (s.state = 'leased' AND s.lease_epoch < l.epoch))
 ORDER BY s.arrived_at, s.id LIMIT $2
 """  # noqa: S608 - made of constants
+
+_ANCESTORS = """
+WITH RECURSIVE line AS (
+    SELECT version, parent_version, 1 AS place FROM policies
+    WHERE lineage_id = $1 AND version = $2
+    UNION ALL
+    SELECT p.version, p.parent_version, c.place + 1 FROM policies p JOIN line c
+        ON p.lineage_id = $1 AND p.version = c.parent_version
+    WHERE c.place < $3
+)
+SELECT version FROM line ORDER BY place
+"""
 
 # Stale ones hold no place: they would be dropped with their verdict.
 _WAITING = f"""
@@ -55,8 +79,8 @@ WHERE lineage_id = $1 AND id = ANY($3::uuid[])
 """
 
 _LOAD = f"""
-SELECT s.id, s.turn_id, s.session_id, s.score, s.weight, t.reply, {_ORIGIN}, t.logprobs,
-    t.spans, t.finish_reason,
+SELECT s.id, s.turn_id, s.session_id, s.score, s.weight, t.reply, {_ORIGIN}, t.logprobs, t.kept,
+    t.depth, t.spans, t.finish_reason,
     coalesce((t.sampling ->> 'temperature')::float8, 1) AS temperature,
     {seconds("s.arrived_at")} AS arrived_at,
     concat_ws(':', coalesce(v.key_id::text, s.session_id::text), v.end_user) AS who
@@ -100,6 +124,13 @@ class SampleStore:
         rows = await self._database.fetch(_WAITING, lineage_id, version_min, limit)
         return [row["arrived_at"] for row in rows]
 
+    async def open_groups(self, turn_ids: Sequence[UUID], within_s: float) -> frozenset[str]:
+        """The groups of turns that have a member without a verdict, by `SampleHead.group`.
+
+        Members are made at most `within_s` before the first of the turns.
+        """
+        return await open_groups(self._database, turn_ids, within_s)
+
     async def lease(self, lineage_id: UUID, epoch: int, ids: Sequence[UUID]) -> None:
         """Take samples for a step. Raises NotLeader, StoreError where one is taken already."""
         async with self._database.transaction() as connection:
@@ -111,17 +142,20 @@ class SampleStore:
     async def load(self, ids: Sequence[UUID]) -> list[TrainingSample]:
         """Samples with all their ids, the oldest arrival first.
 
-        One whose chain has a gap is left out: its prompt is not known exactly.
+        One whose chain has a gap is left out: its prompt is not known exactly. What a teacher said
+        comes with them.
         """
         async with self._database.acquire() as connection:
             rows = await connection.fetch(_LOAD, list(ids))
+            taught = await latest_teachings(connection, [row["turn_id"] for row in rows])
             chains = await connection.fetch(CHAIN, [row["turn_id"] for row in rows], None)
         trails = {leaf: assemble(chain) for leaf, chain in groupby(chains, lambda row: row["leaf"])}
         loaded = []
         for row in rows:
             trail = trails.get(row["turn_id"])
             if trail is not None:
-                loaded.append(_sample(row, trail.prompt_ids, trail.sampled_ids))
+                teaching = taught.get(row["turn_id"])
+                loaded.append(_sample(row, trail.prompt_ids, trail.sampled_ids, teaching))
         return loaded
 
     async def drop(
@@ -140,6 +174,30 @@ class SampleStore:
                 await put_verdict(connection, row["turn_id"], "dropped", reason)
         return len(rows)
 
+    async def ancestors(self, lineage_id: UUID, version: int, count: int) -> list[int]:
+        """A version and those that it was trained from, newest first, at most `count`."""
+        rows = await self._database.fetch(_ANCESTORS, lineage_id, version, count)
+        return [row["version"] for row in rows]
+
+    async def drop_strays(self, lineage_id: UUID, epoch: int) -> int:
+        """Drop what was sampled by versions since rolled back; how many. Raises NotLeader."""
+        async with self._database.transaction() as connection:
+            await hold_epoch(connection, lineage_id, epoch)
+            return await drop_strays(connection, lineage_id)
+
+    async def cut(
+        self, lineage_id: UUID, epoch: int, *, keep: int, beyond: int | None = None
+    ) -> int:
+        """Where more turns wait than `beyond` (default: `keep`), drop all but the newest `keep`.
+
+        With a verdict for each, also for those not judged yet; how many. Raises NotLeader.
+        """
+        async with self._database.transaction() as connection:
+            await hold_epoch(connection, lineage_id, epoch)
+            return await cut_backlog(
+                connection, lineage_id, keep, keep if beyond is None else beyond
+            )
+
     async def release(self, lineage_id: UUID, epoch: int) -> int:
         """Give back what this leader, or an earlier one, has leased and not trained on."""
         done = await self._database.execute(_RELEASE, lineage_id, epoch)
@@ -147,7 +205,10 @@ class SampleStore:
 
 
 def _sample(
-    row: asyncpg.Record, prompt_ids: Sequence[int], sampled_ids: Sequence[int]
+    row: asyncpg.Record,
+    prompt_ids: Sequence[int],
+    sampled_ids: Sequence[int],
+    teaching: Teaching | None,
 ) -> TrainingSample:
     return TrainingSample(
         id=row["id"],
@@ -165,5 +226,8 @@ def _sample(
         arrived_at=row["arrived_at"],
         rule=row["rule"],
         group=row["group"],
+        depth=row["depth"],
         reply=row["reply"],
+        teaching=teaching,
+        kept=None if row["kept"] is None else unpack_kept(row["kept"]),
     )

@@ -57,13 +57,15 @@ class Tenant(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     created_at: Mapped[datetime] = _now()
+    settings: Mapped[dict[str, Any] | None]
 
 
 class Lineage(Base):
     """A named line of versions over one base model.
 
     `live_version` is what engines are to serve; `next_version` is never reused; `epoch` fences
-    out a trainer that is no longer the leader. `trains` is off for a control arm.
+    out a trainer that is no longer the leader. `trains` is off for a control arm. A share of
+    sessions, `canary_share`, is served `canary_version`; `pinned_version` holds against promotion.
     """
 
     __tablename__ = "lineages"
@@ -76,7 +78,13 @@ class Lineage(Base):
     next_version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
     epoch: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     created_at: Mapped[datetime] = _now()
-    __table_args__ = (_one_of("kind", "lora", "full"),)
+    canary_version: Mapped[int | None] = mapped_column(BigInteger)
+    pinned_version: Mapped[int | None] = mapped_column(BigInteger)
+    canary_share: Mapped[float] = mapped_column(server_default=text("0"))
+    __table_args__ = (
+        _one_of("kind", "lora", "full"),
+        CheckConstraint("canary_share BETWEEN 0 AND 1", name="canary_share_in_range"),
+    )
 
 
 class ApiKey(Base):
@@ -133,6 +141,17 @@ class Session(Base):
         ),
         Index("sessions_recent", "tenant_id", "last_seen", "id"),
         Index("sessions_idle", "last_seen", postgresql_where=text("status = 'open'")),
+        Index(
+            "sessions_end_user",
+            "tenant_id",
+            "end_user",
+            postgresql_where=text("end_user IS NOT NULL"),
+        ),
+        Index(
+            "sessions_parent",
+            "parent_session_id",
+            postgresql_where=text("parent_session_id IS NOT NULL"),
+        ),
     )
 
 
@@ -140,7 +159,10 @@ class Turn(Base):
     """One reply and what it was asked for; a tree by `parent_id`.
 
     `delivered` is false where the client left before the end; `response_store` is the Responses
-    API's `store`: whether the client may continue from the reply by its id.
+    API's `store`: whether the client may continue from the reply by its id. `group_id` names
+    turns that answer the same task; a `redacted` turn is judged and never trained, and has no ids.
+    `kept` are the ids kept by top-k/top-p where the engine tells them. Once its time is over, the
+    words of a turn are emptied (`text_cleared`) and its ids (`tokens_cleared`); lengths stay.
     """
 
     __tablename__ = "turns"
@@ -190,15 +212,23 @@ class Turn(Base):
     response_store: Mapped[bool] = mapped_column(server_default=text("true"))
     created_at: Mapped[datetime]
     committed_at: Mapped[datetime] = _now()
+    group_id: Mapped[str | None]
+    reasoning_tokens: Mapped[int] = mapped_column(server_default=text("0"))
+    redacted: Mapped[bool] = mapped_column(server_default=text("false"))
+    kept: Mapped[bytes | None]
+    text_cleared: Mapped[bool] = mapped_column(server_default=text("false"))
+    tokens_cleared: Mapped[bool] = mapped_column(server_default=text("false"))
     __table_args__ = (
         _one_of("kind", "main", "side", "unknown"),
         _one_of("finish_reason", "stop", "length", "tool_calls", "abort"),
         CheckConstraint(
-            "octet_length(prompt_ids) = 4 * (prompt_len - shared_len)", name="prompt_ids_length"
+            "tokens_cleared OR octet_length(prompt_ids) = 4 * (prompt_len - shared_len)",
+            name="prompt_ids_length",
         ),
         CheckConstraint("shared_len BETWEEN 0 AND prompt_len", name="shared_is_a_prefix"),
         CheckConstraint(
-            "octet_length(sampled_ids) = 4 * completion_len", name="sampled_ids_length"
+            "tokens_cleared OR octet_length(sampled_ids) = 4 * completion_len",
+            name="sampled_ids_length",
         ),
         CheckConstraint(
             "NOT trainable OR octet_length(logprobs) = octet_length(sampled_ids)",
@@ -216,6 +246,12 @@ class Turn(Base):
         Index("turns_request", "tenant_id", "request_hash", "created_at"),
         Index("turns_session", "session_id", "id"),
         Index("turns_parent", "parent_id"),
+        Index(
+            "turns_group",
+            "lineage_id",
+            "group_id",
+            postgresql_where=text("group_id IS NOT NULL"),
+        ),
     )
 
 
@@ -229,10 +265,15 @@ class Echo(Base):
     tenant_id: Mapped[UUID] = mapped_column(primary_key=True)
     id: Mapped[str] = mapped_column(primary_key=True)
     turn_id: Mapped[UUID] = mapped_column(primary_key=True)
+    __table_args__ = (Index("echoes_turn", "turn_id"),)
 
 
 class NextState(Base):
-    """All messages that followed a turn's reply; the first follower wins."""
+    """All messages that followed a turn's reply; the first follower wins.
+
+    Where the user discarded the reply and went another way from before it (`how` is rolled_back),
+    the messages are those that took the place of the turn's own.
+    """
 
     __tablename__ = "next_states"
     turn_id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -241,9 +282,17 @@ class NextState(Base):
     messages: Mapped[list[Any]]
     role: Mapped[str]
     arrived_at: Mapped[datetime]
+    how: Mapped[str] = mapped_column(server_default=text("'continued'"))
+    __table_args__ = (_one_of("how", "continued", "rolled_back"),)
 
 
 class Feedback(Base):
+    """What a person or an environment says of a turn.
+
+    Of a whole session: a row for each of its main-line turns, with `session_id` and the discount
+    by which the score was spread.
+    """
+
     __tablename__ = "feedback"
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant_id: Mapped[UUID]
@@ -253,8 +302,11 @@ class Feedback(Base):
     source: Mapped[str]
     idempotency_key: Mapped[str | None]
     created_at: Mapped[datetime] = _now()
+    session_id: Mapped[UUID | None]
+    discount: Mapped[float | None]
     __table_args__ = (
         CheckConstraint("score BETWEEN -1 AND 1", name="score_in_range"),
+        CheckConstraint("discount IS NULL OR discount BETWEEN 0 AND 1", name="discount_in_range"),
         Index("feedback_turn", "turn_id"),
         Index(
             "feedback_once",
@@ -287,6 +339,7 @@ class Judgement(Base):
     hint: Mapped[str | None]
     created_at: Mapped[datetime] = _now()
     done_at: Mapped[datetime | None]
+    usage: Mapped[dict[str, Any] | None]
     __table_args__ = (
         _one_of("state", "queued", "leased", "done", "skipped", "dead"),
         CheckConstraint("score IS NULL OR score BETWEEN -1 AND 1", name="score_in_range"),
@@ -294,6 +347,40 @@ class Judgement(Base):
             "judgements_open",
             "run_after",
             postgresql_where=text("state IN ('queued', 'leased')"),
+        ),
+    )
+
+
+class Teaching(Base):
+    """What a teacher that was given the hint says of a turn's sampled ids, at temperature 1.
+
+    `logprobs` is aligned with the turn's sampled ids; `top_ids` and `top_logprobs` hold `top_k`
+    entries a token, row by row. `version` is the teacher's, None where it is a fixed model.
+    """
+
+    __tablename__ = "teachings"
+    turn_id: Mapped[UUID] = mapped_column(primary_key=True)
+    round: Mapped[int] = mapped_column(SmallInteger, primary_key=True, server_default=text("1"))
+    tenant_id: Mapped[UUID]
+    teacher: Mapped[str]
+    lineage_id: Mapped[UUID | None]
+    version: Mapped[int | None] = mapped_column(BigInteger)
+    model: Mapped[str]
+    hint: Mapped[str]
+    prompt_len: Mapped[int]
+    completion_len: Mapped[int]
+    top_k: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    logprobs: Mapped[bytes]
+    top_ids: Mapped[bytes] = mapped_column(server_default=text("'\\x'::bytea"))
+    top_logprobs: Mapped[bytes] = mapped_column(server_default=text("'\\x'::bytea"))
+    created_at: Mapped[datetime] = _now()
+    __table_args__ = (
+        _one_of("teacher", "base", "fixed", "live"),
+        CheckConstraint("octet_length(logprobs) = 4 * completion_len", name="logprobs_length"),
+        CheckConstraint(
+            "octet_length(top_ids) = 4 * top_k * completion_len"
+            " AND octet_length(top_logprobs) = octet_length(top_ids)",
+            name="top_length",
         ),
     )
 
@@ -317,6 +404,7 @@ class Sample(Base):
     step_id: Mapped[UUID | None]
     version_lag: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = _now()
+    group_id: Mapped[str | None]
     __table_args__ = (
         UniqueConstraint("turn_id", "method", "lineage_id", name="samples_once"),
         _one_of("state", "ready", "leased", "trained", "dropped"),
@@ -373,6 +461,7 @@ class Policy(Base):
     created_at: Mapped[datetime] = _now()
     live_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
+    gate: Mapped[dict[str, Any] | None]
     __table_args__ = (
         ForeignKeyConstraint(
             ["lineage_id", "parent_version"], ["policies.lineage_id", "policies.version"]
@@ -429,3 +518,50 @@ class Event(Base):
     name: Mapped[str]
     tenant_id: Mapped[UUID | None]
     detail: Mapped[dict[str, Any]]
+
+
+class Setting(Base):
+    """What operators change at run time, by name; `version` counts the changes."""
+
+    __tablename__ = "settings"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[dict[str, Any]]
+    version: Mapped[int] = mapped_column(BigInteger, server_default=text("1"))
+    updated_at: Mapped[datetime] = _now()
+
+
+class AuditEntry(Base):
+    """Who did what to whom: kept for good, without a prompt, a reply or a secret.
+
+    `actor` is the id of an API key, `cli` or `job`; without a tenant it is of the installation.
+    """
+
+    __tablename__ = "audit_entries"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    tenant_id: Mapped[UUID | None]
+    actor: Mapped[str]
+    action: Mapped[str]
+    subject: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = _now()
+    __table_args__ = (Index("audit_entries_tenant", "tenant_id", "id"),)
+
+
+class Erasure(Base):
+    """What was erased and may still come in late from a spool: by SHA-256, and only for a while."""
+
+    __tablename__ = "erasures"
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    tenant_id: Mapped[UUID]
+    erased_at: Mapped[datetime] = _now()
+    __table_args__ = (CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),)
+
+
+class RetentionMark(Base):
+    """How far retention has come: no turn of the tenant up to `cleared_to` has the part left."""
+
+    __tablename__ = "retention_marks"
+    tenant_id: Mapped[UUID] = mapped_column(primary_key=True)
+    part: Mapped[str] = mapped_column(primary_key=True)
+    cleared_to: Mapped[UUID]
+    updated_at: Mapped[datetime] = _now()
+    __table_args__ = (_one_of("part", "text", "tokens", "scores", "turns"),)

@@ -43,9 +43,7 @@ class Spool:
 
     def append(self, payloads: Sequence[bytes]) -> None:
         """Write and fsync. Raises StoreUnavailable where the disk or the bound refuses."""
-        data = b"".join(
-            _HEAD.pack(len(payload), zlib.crc32(payload)) + payload for payload in payloads
-        )
+        data = b"".join(map(_frame, payloads))
         with self._lock:
             if self._size() + len(data) > self._max_bytes:
                 raise StoreUnavailable(f"the spool holds its limit of {self._max_bytes} bytes")
@@ -86,7 +84,33 @@ class Spool:
     def reject(self, payload: bytes) -> None:
         """Keep a payload that Postgres will never take, for a person to look at."""
         with self._lock, _open(self._directory / _REJECTED) as file:
-            _write_all(file, _HEAD.pack(len(payload), zlib.crc32(payload)) + payload)
+            _write_all(file, _frame(payload))
+
+    def rejected(self) -> list[bytes]:
+        """What was set aside, the oldest first."""
+        with self._lock:
+            return self._rejected()
+
+    def keep_rejected(self, kept: Sequence[bytes], of: int) -> None:
+        """Leave only these of the first `of` that were set aside, and what came since."""
+        path = self._directory / _REJECTED
+        with self._lock:
+            frames = [*kept, *self._rejected()[of:]]
+            rest = path.with_suffix(".new")
+            rest.unlink(missing_ok=True)
+            with _open(rest) as file:
+                _write_all(file, b"".join(map(_frame, frames)))
+            rest.replace(path)
+            _sync_directory(self._directory)
+
+    def _rejected(self) -> list[bytes]:
+        path = self._directory / _REJECTED
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return []
+        with file:
+            return list(_frames(file, path))
 
     def close(self) -> None:
         with self._lock:
@@ -127,6 +151,10 @@ class Spool:
             with contextlib.suppress(FileNotFoundError):
                 size += path.stat().st_size
         return size
+
+
+def _frame(payload: bytes) -> bytes:
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def _open(path: Path) -> FileIO:

@@ -85,6 +85,10 @@ class TrailCache:
             _, dropped = self._trails.popitem(last=False)
             self._held -= _bytes(dropped)
 
+    def clear(self) -> None:
+        self._trails.clear()
+        self._held = 0
+
     def __len__(self) -> int:
         return len(self._trails)
 
@@ -98,6 +102,7 @@ def _extended(parent: Trail | None, shared: int, ids: Sequence[int]) -> array[in
         return array("i", ids)
     if parent is None or len(parent.prompt_ids) + len(parent.sampled_ids) < shared:
         return None
-    whole = array("i", parent.prompt_ids)
-    whole.extend(array("i", parent.sampled_ids))
-    return whole[:shared] + array("i", ids)
+    whole = array("i", parent.prompt_ids[:shared])
+    whole.extend(parent.sampled_ids[: shared - len(whole)])
+    whole.extend(ids)
+    return whole

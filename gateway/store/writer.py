@@ -1,7 +1,7 @@
 """Group commit without a timer, and what happens while Postgres is away.
 
-One task takes whatever is queued, writes it in one transaction and looks again: an idle system
-pays one commit a turn, a busy one a fraction of one. A batch that Postgres cannot take in time
+One task takes whatever is queued, writes it in one statement and looks again: an idle system
+pays one round trip a turn, a busy one a fraction of one. A batch that Postgres cannot take in time
 goes to the spool, and so does everything after it until the spool drains again.
 """
 
@@ -16,9 +16,13 @@ from typing import Self
 import asyncpg
 
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.store.batch import Call, store
+from gateway.store.batch import Apart, store, store_at_once
+from gateway.store.calls import Call
 from gateway.store.database import AWAY, Database
+from gateway.store.erasures import erased_among, not_erased
+from gateway.store.expiry import take_marks_back
 from gateway.store.frames import Storable, decode, encode
+from gateway.store.lookups import PLANNER
 from gateway.store.spool import Spool
 from gateway.telemetry import get_logger
 
@@ -29,6 +33,9 @@ _BATCH_BYTES = 8 * 1024 * 1024
 _MIN_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
 _TRIES = 3
+#: Between two wake-ups of the judges: each takes a lock of the whole cluster.
+_NOTIFY_S = 0.05
+_NOTIFY = "SELECT pg_notify('nextstate_judge', '')"
 
 #: Postgres will refuse these rows however often they are sent.
 _BAD = (
@@ -48,8 +55,11 @@ class TurnWriter:
         self._spool = Spool(settings.spool, max_bytes=settings.spool_bytes)
         self._queue: deque[Call] = deque()
         self._wake = asyncio.Event()
+        #: Calls that went to the spool since the start.
+        self.spooled = 0
         self._away = False
         self._pending = asyncio.Event()
+        self._queued = asyncio.Event()
         self._closing = False
         self._connection: asyncpg.Connection | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -63,6 +73,7 @@ class TurnWriter:
         writer._tasks = [
             asyncio.create_task(writer._write_on(), name="turn writer"),
             asyncio.create_task(writer._drain_on(), name="spool drain"),
+            asyncio.create_task(writer._notify_on(), name="judge notifier"),
         ]
         return writer
 
@@ -85,15 +96,33 @@ class TurnWriter:
         self._wake.set()
         await call.done
 
+    async def drop_erased(self) -> None:
+        """Take what was erased out of what was set aside. Raises nothing for an outage."""
+        payloads = await asyncio.to_thread(self._spool.rejected)
+        if not payloads or self._database.revision < "0003":
+            return
+        try:
+            async with self._database.acquire() as connection:
+                gone = await erased_among(connection, [_records(one) for one in payloads])
+        except StoreError as error:
+            log.warning("rejected_not_looked_through", error=error.message)
+            return
+        kept = [one for one, is_gone in zip(payloads, gone, strict=True) if not is_gone]
+        if len(kept) < len(payloads):
+            await asyncio.to_thread(self._spool.keep_rejected, kept, len(payloads))
+
     async def close(self) -> None:
         """Write what is queued. What is spooled stays there for the next start."""
         self._closing = True
         self._wake.set()
         if self._tasks:
-            writing, draining = self._tasks
+            writing, *others = self._tasks
             await writing
-            draining.cancel()
-            await asyncio.gather(draining, return_exceptions=True)
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            if self._queued.is_set():
+                await self._notify()
         self._spool.close()
         if self._connection is not None:
             with contextlib.suppress(*AWAY):
@@ -151,17 +180,30 @@ class TurnWriter:
             for call in waiting:
                 call.settle(error)
         else:
+            self.spooled += len(waiting)
             for call in waiting:
                 call.settle()
             self._pending.set()
 
     async def _write(self, calls: Sequence[Call]) -> None:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.connect()
-        queued = await write(self._connection, calls, self._database.revision)
-        if queued:
-            # On its own: inside the transaction it would hold a lock of the whole cluster.
-            await self._connection.execute("SELECT pg_notify('nextstate_judge', '')")
+            self._connection = await self._database.connect(**PLANNER)
+        if await write(self._connection, calls, self._database.revision):
+            self._queued.set()
+
+    async def _notify_on(self) -> None:
+        """Wake judges, beside the writing; those that hear nothing look for themselves."""
+        while True:
+            await self._queued.wait()
+            await self._notify()
+            await asyncio.sleep(_NOTIFY_S)
+
+    async def _notify(self) -> None:
+        self._queued.clear()
+        try:
+            await self._database.execute(_NOTIFY)
+        except (StoreError, asyncpg.PostgresError) as error:
+            log.debug("judge_not_notified", error=named(error))
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -185,7 +227,7 @@ class TurnWriter:
 
     async def _drain(self) -> None:
         """Replay the spool in order, on a connection of its own; new turns pass it by."""
-        connection = await self._database.connect()
+        connection = await self._database.connect(**PLANNER)
         try:
             # Not only up, but with the tables there.
             await connection.execute("SELECT FROM turns LIMIT 0")
@@ -197,7 +239,7 @@ class TurnWriter:
                 replayed += len(payloads)
                 self._away = False
             self._away = False
-            await connection.execute("SELECT pg_notify('nextstate_judge', '')")
+            self._queued.set()
             log.info("spool_drained", calls=replayed)
         finally:
             connection.terminate()
@@ -210,15 +252,29 @@ class TurnWriter:
             except StoreError as error:
                 log.error("spooled_turn_unreadable", error=error.message)  # noqa: TRY400
                 self._spool.reject(payload)
-        await write(connection, calls, self._database.revision)
+        revision = self._database.revision
+        if revision > "0002":
+            calls = await not_erased(connection, calls)
+        await write(connection, calls, revision)
+        if revision > "0002":
+            # Once they are there: a pass that is under way has seen them or is told of them.
+            await take_marks_back(connection, [turn for call in calls for turn, _ in call.turns])
         for call in calls:
             if call.error is not None:
                 log.error("spooled_turn_refused", error=call.error.message)
                 self._spool.reject(encode(call.records))
 
 
+def _records(payload: bytes) -> tuple[Storable, ...]:
+    """What a payload of the spool holds; nothing where it cannot be read."""
+    try:
+        return decode(payload)
+    except StoreError:
+        return ()
+
+
 async def write(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:
-    """One transaction for all calls; where a row is refused, one for each, and it fails alone.
+    """One statement for all calls; where a row is refused, one for each, and it fails alone.
 
     `revision` is the schema's. Settles every call that it came to. Raises what asyncpg raises
     where Postgres is away.
@@ -265,6 +321,15 @@ async def _transaction(
 
 
 async def _once(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:
+    try:
+        return await store_at_once(connection, calls, revision)
+    except Apart:
+        return await _step_by_step(connection, calls, revision)
+
+
+async def _step_by_step(
+    connection: asyncpg.Connection, calls: Sequence[Call], revision: str
+) -> bool:
     await connection.execute("BEGIN")
     try:
         queued = await store(connection, calls, revision)
