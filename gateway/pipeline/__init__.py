@@ -3,11 +3,11 @@
     place (resolve, classify) → next state of the parent → prompt (extending recorded ids)
     → generate → parse → commit → Finished
 
-`Ended` and `Finished` are yielded after their turns are durable, so whoever encodes them can only
+`Ended` and `Finished` are told after their turns are durable, so whoever encodes them can only
 tell the client what will not be lost.
 """
 
-from gateway.pipeline.events import Ended, Event, Finished, Piece, Started
+from gateway.pipeline.events import Ended, Finished, Listener, Piece, Started
 from gateway.pipeline.serve import Pipeline
 
-__all__ = ["Ended", "Event", "Finished", "Piece", "Pipeline", "Started"]
+__all__ = ["Ended", "Finished", "Listener", "Piece", "Pipeline", "Started"]

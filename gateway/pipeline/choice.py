@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from uuid import UUID
 
-import structlog
-
 from gateway.errors import EngineRejected, EngineUnavailable, InvalidRequest
-from gateway.pipeline.events import Ended, Piece, Started
+from gateway.pipeline.events import Ended, Listener, Piece, Started
 from gateway.pipeline.prompt import Prompt
 from gateway.pipeline.recorder import Recorder
 from gateway.pipeline.source import Source
 from gateway.pipeline.turn import Call, Sampled, joined, turn_record
 from gateway.records import Finish, FinishReason, Reply, Sampling, TurnRecord
+from gateway.telemetry import bind
 
 
 class Choice:
-    """`events` are Started, pieces, and Ended once its turn is durable."""
+    """`run` it once; its turn is durable when that returns."""
 
     def __init__(
         self,
@@ -43,37 +40,30 @@ class Choice:
         self._signal = signal
         self._queued_ms = call.elapsed_ms()
         self._sampled = Sampled()
+        self._listener: Listener | None = None
 
-    async def events(self) -> AsyncGenerator[Started | Piece | Ended, None]:
-        """Closing early aborts the choice and stores what was sampled.
+    async def run(self, opening: Started, listener: Listener | None) -> Ended:
+        """Tell the listener, if there is one. Being cancelled stores what was sampled.
 
         Raises EngineError, and InvalidRequest for a schema that the engine cannot enforce.
 
         `signal`, the write of the parent's next state, ends before the turn that carries it.
         """
-        source, sampled = self._source, self._sampled
+        source, sampled, self._listener = self._source, self._sampled, listener
         turn: TurnRecord | None = None
         finish: Finish | None = None
         stored = False
         try:
-            async with aclosing(source):
+            try:
                 await self._start()
-                structlog.contextvars.bind_contextvars(policy_version=source.version)
-                yield Started(
-                    turn_id=self._turn_id,
-                    session_id=self._call.place.session.id,
-                    created_at=self._call.created_at,
-                    prompt_tokens=len(self._prompt.ids),
+                bind(policy_version=source.version)
+                if listener is not None:
+                    await listener.started(opening)
+                finish = await source.pour(
+                    self._took, _at_once if listener is None else listener.ready
                 )
-                async for piece, last in source:
-                    if sampled.first_token_ms is None:
-                        sampled.first_token_ms = self._call.elapsed_ms()
-                    sampled.ids += piece.ids
-                    sampled.logprobs += piece.logprobs
-                    sampled.top += piece.top
-                    sampled.streamed += piece.deltas
-                    finish = last or finish
-                    yield piece
+            finally:
+                await source.aclose()
             if finish is None or finish.reason is FinishReason.ABORT:
                 detail = finish.detail if finish else None
                 raise EngineUnavailable(
@@ -82,23 +72,39 @@ class Choice:
                 )
             reply = source.reply(sampled.ids)
             turn = self._record(finish, reply)
-            if self._signal is not None:
+            if self._signal is not None and not self._signal.done():
                 # It is every choice's, and goes on where one of them is cancelled.
                 await asyncio.shield(self._signal)
             await self._recorder.commit(self._call, turn)
             stored = True
-            yield self._ended(turn, reply)
+            ended = self._ended(turn, reply)
+            if listener is not None:
+                await listener.ended(ended)
+            return ended
         finally:
             if not stored:
                 # The client left or the engine died: what was sampled is kept, and says so.
                 self._recorder.abandon(self._call, turn or self._aborted())
 
+    def _took(self, piece: Piece) -> bool:
+        sampled, listener = self._sampled, self._listener
+        if sampled.first_token_ms is None:
+            sampled.first_token_ms = self._call.elapsed_ms()
+        sampled.ids += piece.ids
+        sampled.logprobs += piece.logprobs
+        sampled.top += piece.top
+        sampled.kept += piece.kept
+        sampled.streamed += piece.deltas
+        return True if listener is None else listener.sampled(piece)
+
     async def _start(self) -> None:
-        """Raises InvalidRequest where the engine refuses what the client wants enforced."""
+        """Raises InvalidRequest where the engine refuses what is shown, or to be enforced."""
         try:
             await self._source.start()
         except EngineRejected as error:
             if self._sampling.grammar is None or "grammar" not in error.message.lower():
+                if self._call.media:
+                    raise InvalidRequest(error.message, param="messages") from error
                 raise
             forced = self._call.request.tool_choice == "required"
             raise InvalidRequest(
@@ -121,6 +127,7 @@ class Choice:
             sampled=self._sampled,
             finish=finish,
             reply=reply,
+            reasoning_tokens=self._source.reasoning_tokens(self._sampled.ids),
             engine=self._source.engine,
             queued_ms=self._queued_ms,
         )
@@ -139,3 +146,7 @@ class Choice:
             logprobs=tuple(self._sampled.logprobs),
             top=tuple(self._sampled.top),
         )
+
+
+async def _at_once() -> None:
+    """Nobody listens, who could be behind."""

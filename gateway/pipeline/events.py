@@ -2,47 +2,52 @@
 
     Started → (Piece | Ended)… → Finished
 
-`Ended` comes once a choice, `Finished` once, and each only when what it tells of is durable.
+A `Listener` is told of the first three while they happen; `Finished` is what serving comes to.
+`Ended` comes once a choice, and it and `Finished` only when what they tell of is durable.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Protocol
 from uuid import UUID
+
+import msgspec
 
 from gateway.records import Delta, FinishReason, Ranked, Reply, Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """An engine samples; nothing before this point has reached the client.
+class Started(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An engine samples; nothing before this point has reached the client. Told once a choice.
 
     `turn_id` is that of the first choice and names the response, which is as old as its turns
-    (`created_at`, seconds). The engine was given `prompt_tokens` ids.
+    (`created_at`, seconds). The engine was given `prompt_tokens` ids. Nothing is stored of a call
+    that is not `captured`.
     """
 
     turn_id: UUID
     session_id: UUID
     created_at: float
     prompt_tokens: int
+    captured: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one chunk of sampled tokens adds: `ids` [n] and `logprobs` [n], and what shows.
 
-    `top` [n] are the likeliest tokens at each place, if the client asked for them.
+    `top` [n] are the likeliest tokens at each place, if the client asked for them; `kept` [n, any]
+    the ids that each was sampled from, where they are known.
     """
 
     deltas: tuple[Delta, ...]
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     top: tuple[Ranked, ...] = ()
+    kept: tuple[Sequence[int], ...] = ()
     choice: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A choice whose turn is durable. `logprobs` [R] and `top` [R] are of the `sampled_ids` [R].
 
     `stopped_by` is the stop string that ended the reply, if one did.
@@ -60,14 +65,14 @@ class Ended:
     top: tuple[Ranked, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Every turn is durable: the client may see the end. `choices` in the order of their index."""
 
     turn_id: UUID
     session_id: UUID
     created_at: float
     choices: tuple[Ended, ...]
+    captured: bool = True
 
     @property
     def usage(self) -> Usage:
@@ -77,7 +82,24 @@ class Finished:
             prompt_tokens=first.prompt_tokens,
             completion_tokens=sum(choice.usage.completion_tokens for choice in self.choices),
             cached_tokens=first.cached_tokens,
+            reasoning_tokens=sum(choice.usage.reasoning_tokens for choice in self.choices),
         )
 
 
-Event = Started | Piece | Ended | Finished
+class Listener(Protocol):
+    """Who is told of a turn as it is sampled. A choice goes on when its listener is ready.
+
+    What is raised here ends the turn as a client that leaves does.
+    """
+
+    async def started(self, event: Started) -> None: ...
+
+    def sampled(self, piece: Piece) -> bool:
+        """Told at the moment a piece arrives; whether the next may come before it is `ready`."""
+        ...
+
+    async def ready(self) -> None:
+        """Return when more can be taken."""
+        ...
+
+    async def ended(self, event: Ended) -> None: ...

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
-from gateway.classify import Classifier, Kind
+import msgspec
+from msgspec.structs import replace
+
+from gateway.classify import Awareness, Kind, promoted_by
 from gateway.config import Settings
 from gateway.errors import StoreError
 from gateway.records import (
     Candidate,
     Principal,
     Resolution,
+    Role,
     SessionRecord,
+    TurnKind,
     TurnRequest,
     new_id,
 )
 from gateway.resolve import (
     RETRY_WINDOW_S,
+    Echo,
+    EchoKind,
     NamedSession,
+    beside,
+    chain,
     echoed,
+    given_up,
+    head_hash,
+    is_beside,
+    left_before,
+    may_roll_back,
     prefixes,
     request_hash,
     resolve,
     retried,
+    rolled_back,
     seed,
     told_session,
 )
@@ -35,29 +49,57 @@ from gateway.telemetry import get_logger
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`chain` is the hash of the whole request by `resolve.chain`, `head` by `head_hash`.
+
+    `rolled_back` is the turn whose reply the request discards. `off_line` are turns that were
+    beside the line after all, `given_up` those of its parent's whose client did not wait.
+    `retells`: what the parent turn was asked is now known to have followed the turn before it.
+    """
+
     session: SessionRecord
     resolution: Resolution
     kind: Kind
     seed: bytes
+    chain: bytes
+    head: bytes
     request_hash: bytes
     retry_of: UUID | None
+    rolled_back: UUID | None = None
+    off_line: tuple[UUID, ...] = ()
+    given_up: tuple[UUID, ...] = ()
+    retells: bool = False
+
+
+class _Branching(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request means for the turns beside it; `kind` is its own, in the light of them."""
+
+    kind: Kind
+    rolled_back: UUID | None = None
+    off_line: tuple[UUID, ...] = ()
+    given_up: tuple[UUID, ...] = ()
+    retells: bool = False
 
 
 class Placer:
     """Looks up what is stored and lets the pure rules decide."""
 
-    def __init__(self, settings: Settings, turns: TurnStore) -> None:
-        self._classifier = Classifier(settings.session_awareness)
+    def __init__(
+        self, settings: Settings, turns: TurnStore, awareness: Awareness | None = None
+    ) -> None:
+        self._awareness = awareness or Awareness(settings.session_awareness)
         self._debug = settings.gateway.debug_decisions
         self._turns = turns
 
     async def place(self, principal: Principal, request: TurnRequest, now: float) -> Place:
         """Place a request inside the tenant of its key. Raises nothing for a Postgres outage."""
-        start = seed(principal.key_id, request.model)
+        key = request.hash_key
+        start = seed(principal.key_id, request.model, key)
         digest = request_hash(request.messages, request.tools, start)
-        found, echoes = prefixes(request.messages, start), echoed(request.messages, start)
+        hashes = chain(request.messages, start, key)
+        found = prefixes(request.messages, start, hashes)
+        head = head_hash(request.messages, request.tools, key)
+        echoes = echoed(request.messages, start, head)
         name = request.session_name or told_session(request.messages)
         wanted = Wanted(
             chains=[prefix.hash for prefix in found],
@@ -71,9 +113,21 @@ class Placer:
         named = None if name is None else sessions.get(name, NamedSession(id=None))
         retry = retried(request, digest, _attempts(candidates, named), now)
         resolution = resolve(
-            request, found=found, named=named, candidates=candidates, echoes=echoes, retry=retry
+            request,
+            found=found,
+            named=named,
+            candidates=candidates,
+            echoes=echoes,
+            retry=retry,
+            head=head,
         )
-        kind = self._classifier.classify(request, resolution)
+        kind = self._awareness.classifier.classify(request, resolution)
+        branching = _Branching(kind=kind, retells=promoted_by(resolution, kind))
+        if retry is None and principal.role is not Role.ROLLOUT:
+            branching = await self._branching(principal, request, resolution, branching)
+            if resolution.beside:
+                branching = _put_again(resolution, echoes, candidates, branching)
+        kind, back = branching.kind, branching.rolled_back
         caller = sessions.get(request.parent_session_name or "")
         session = SessionRecord(
             id=resolution.session_id or new_id(),
@@ -90,14 +144,57 @@ class Placer:
             seen_at=now,
         )
         if self._debug:
-            _log_decision(session, resolution, kind, retry)
+            _log_decision(session, resolution, kind, retry, back)
         return Place(
             session=session,
             resolution=resolution,
             kind=kind,
             seed=start,
+            chain=hashes[-1] if hashes else start,
+            head=head,
             request_hash=digest,
             retry_of=retry.turn_id if retry else None,
+            rolled_back=back,
+            off_line=branching.off_line,
+            given_up=branching.given_up,
+            retells=branching.retells,
+        )
+
+    async def _branching(
+        self,
+        principal: Principal,
+        request: TurnRequest,
+        resolution: Resolution,
+        found: _Branching,
+    ) -> _Branching:
+        """Where a main line goes on from a reply that was extended before.
+
+        Rollouts branch on purpose, and are not asked for it.
+        """
+        parent = resolution.parent
+        if parent is None or not parent.continued or resolution.ambiguous:
+            return found
+        if found.kind.kind is not TurnKind.MAIN:
+            return found
+        tenant = principal.tenant_id
+        leaf = None
+        try:
+            branches = await self._turns.branches(tenant, parent.turn_id)
+            if is_beside(request, resolution, branches):
+                return replace(found, kind=Kind(TurnKind.UNKNOWN, "beside_line", 0.5))
+            if may_roll_back(request, resolution):
+                leaf = await self._turns.leaf(tenant, parent.session_id, parent.turn_id)
+        except StoreError as error:
+            log.warning("branches_not_looked_for", error=error.message)
+            return found
+        gone = beside(request, resolution, branches)
+        discards = leaf is not None and rolled_back(request, resolution, leaf)
+        back = leaf.turn_id if leaf is not None and discards else None
+        return replace(
+            found,
+            rolled_back=None if back in gone else back,
+            off_line=gone,
+            given_up=given_up(branches),
         )
 
     async def _look_up(
@@ -114,13 +211,33 @@ class Placer:
             return sessions, self._turns.recent_candidates(tenant, wanted)
 
 
+def _put_again(
+    resolution: Resolution,
+    echoes: Iterable[Echo],
+    candidates: Iterable[Candidate],
+    found: _Branching,
+) -> _Branching:
+    """What is asked over every reply and never gone on from was no word that a user took back."""
+    parent = resolution.parent
+    assert parent is not None
+    keys = [echo.key for echo in echoes if echo.kind is EchoKind.WORDS]
+    before = left_before(keys, candidates, parent)
+    if before is None:
+        return found
+    return replace(found, off_line=(*found.off_line, before.turn_id), retells=True)
+
+
 def _attempts(candidates: Iterable[Candidate], named: NamedSession | None) -> list[Candidate]:
     """Two sessions that ask the same are no retry of each other."""
     return [turn for turn in candidates if named is None or turn.session_id == named.id]
 
 
 def _log_decision(
-    session: SessionRecord, resolution: Resolution, kind: Kind, retry: Candidate | None
+    session: SessionRecord,
+    resolution: Resolution,
+    kind: Kind,
+    retry: Candidate | None,
+    back: UUID | None,
 ) -> None:
     parent = resolution.parent
     log.info(
@@ -131,6 +248,7 @@ def _log_decision(
         ambiguous=resolution.ambiguous,
         parent=str(parent.turn_id) if parent else None,
         retry_of=str(retry.turn_id) if retry else None,
+        rolled_back=str(back) if back else None,
         branch_reason=resolution.branch_reason,
         kind=kind.kind,
         kind_rule=kind.rule,

@@ -3,33 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
-from gateway.errors import StoreError
-from gateway.records import Principal, Resolution, Trail, TurnRequest
+import msgspec
+
+from gateway.errors import InvalidRequest, StoreError
+from gateway.records import (
+    Message,
+    Principal,
+    Resolution,
+    Trail,
+    TurnRequest,
+    media_of,
+    packed_ids,
+    plain_text,
+)
 from gateway.store.turns import TurnStore
 from gateway.telemetry import get_logger
+from gateway.tokens.marks import is_marked
 from gateway.tokens.renderer import Renderer, common_prefix
 
 log = get_logger(__name__)
 
+#: What is rendered on the event loop has no more than this.
+_FEW_CHARACTERS, _FEW_MESSAGES = 6000, 64
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`ids` [P]; the first `shared_len` of them begin the parent's trail.
 
     `branch_reason` says why the trail was not extended whole; None where it was, and at a root.
     """
 
-    ids: list[int]
+    ids: array[int]
     shared_len: int = 0
     branch_reason: str | None = None
     parent: Trail | None = None
 
 
 class Prompter:
-    """Renders off the event loop, in one thread, so that requests do not fight over the core."""
+    """Renders off the event loop, in one thread, so that requests do not fight over the core.
+
+    What is short is rendered at once: handing it over would cost several times as much.
+    """
 
     def __init__(self, turns: TurnStore, renderer: Renderer) -> None:
         self._turns = turns
@@ -44,17 +62,22 @@ class Prompter:
     ) -> Prompt:
         """Raises InvalidRequest where the model's template refuses the messages."""
         trail = await self._trail(principal, resolution)
+        if trail is None and _short(request):
+            return self._rendered(request, resolution, None, None)
+        if trail is not None and _few(request.messages[max(resolution.new_from - 1, 0) :]):
+            extended, _ = self._extended(request, resolution, trail)
+            if extended is not None:
+                return extended
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._build, request, resolution, trail)
 
-    async def length(self, request: TurnRequest) -> int:
-        """How many ids a request is rendered to. Raises InvalidRequest as `prompt` does."""
+    async def ids(self, request: TurnRequest) -> Sequence[int]:
+        """The ids [P] that a request is rendered to. Raises InvalidRequest as `prompt` does."""
         loop = asyncio.get_running_loop()
         render = self._renderer.render
-        ids = await loop.run_in_executor(
+        return await loop.run_in_executor(
             self._thread, render, request.messages, request.tools, request.template_kwargs
         )
-        return len(ids)
 
     async def _trail(self, principal: Principal, resolution: Resolution) -> Trail | None:
         if resolution.parent is None:
@@ -68,23 +91,98 @@ class Prompter:
         return trail if trail is not None and trail.sampled_ids else None
 
     def _build(self, request: TurnRequest, resolution: Resolution, trail: Trail | None) -> Prompt:
-        if request.prompt_ids is not None:
-            return Prompt(ids=list(request.prompt_ids))
-        messages, tools, options = request.messages, request.tools, request.template_kwargs
-        reason = resolution.branch_reason
-        if reason == "tools_changed" and not self._renderer.uses_tools:
-            reason = None
-        if trail is not None and reason is None:
-            new = messages[resolution.new_from :]
-            extension = self._renderer.extend(trail, new, messages, tools, options)
-            if extension.ids is not None:
-                shared = len(trail.prompt_ids) + len(trail.sampled_ids)
-                return Prompt(ids=extension.ids, shared_len=shared, parent=trail)
-            reason = extension.reason
-        elif resolution.parent is not None and reason is None:
-            reason = "parent_ids_missing"
-        ids = self._renderer.render(messages, tools, options)
-        shared = 0
+        reason = None
         if trail is not None:
-            shared = common_prefix([*trail.prompt_ids, *trail.sampled_ids], ids)
+            extended, reason = self._extended(request, resolution, trail)
+            if extended is not None:
+                return extended
+        return self._rendered(request, resolution, trail, reason)
+
+    def _extended(
+        self, request: TurnRequest, resolution: Resolution, trail: Trail
+    ) -> tuple[Prompt | None, str | None]:
+        """The trail with the ids of what is new, or why there is no such prompt."""
+        if request.prompt_ids is not None:
+            return None, None
+        if (reason := self._reason(resolution)) is not None:
+            return None, reason
+        messages = request.messages
+        extension = self._renderer.extend(
+            trail,
+            messages[resolution.new_from :],
+            messages,
+            request.tools,
+            request.template_kwargs,
+        )
+        if extension.added is None:
+            return None, extension.reason
+        whole = _whole(trail)
+        ids = whole + _packed(extension.added)
+        media = media_of(messages)
+        if media and not is_marked(ids, media, self._renderer.marks):
+            return None, "media_marks_differ"
+        return Prompt(ids=ids, shared_len=len(whole), parent=trail), None
+
+    def _reason(self, resolution: Resolution) -> str | None:
+        """Why the parent cannot be extended, as far as resolution tells."""
+        reason = resolution.branch_reason
+        unshown = reason == "tools_changed" and not self._renderer.uses_tools
+        return None if unshown else reason
+
+    def _rendered(
+        self,
+        request: TurnRequest,
+        resolution: Resolution,
+        trail: Trail | None,
+        reason: str | None,
+    ) -> Prompt:
+        """The whole prompt anew, `reason` being why a `trail` was not extended."""
+        if request.prompt_ids is not None:
+            return Prompt(ids=_packed(request.prompt_ids))
+        if trail is None:
+            reason = self._reason(resolution)
+            if resolution.parent is not None and reason is None:
+                reason = "parent_ids_missing"
+        messages = request.messages
+        ids = _packed(self._renderer.render(messages, request.tools, request.template_kwargs))
+        media = media_of(messages)
+        if media and not is_marked(ids, media, self._renderer.marks):
+            raise InvalidRequest(
+                "The model's template cannot place these images or audio, or the text holds a "
+                "mark that stands for one.",
+                param="messages",
+            )
+        shared = 0 if trail is None else common_prefix(_whole(trail), ids)
         return Prompt(ids=ids, shared_len=shared, branch_reason=reason, parent=trail)
+
+
+def _short(request: TurnRequest) -> bool:
+    """Whether a prompt is rendered in well under a millisecond."""
+    if request.prompt_ids is not None:
+        return True
+    return not request.tools and _few(request.messages)
+
+
+def _few(messages: Sequence[Message]) -> bool:
+    """Whether messages are tokenized in about that time; a reply is, with what follows it."""
+    if len(messages) > _FEW_MESSAGES:
+        return False
+    return sum(map(_length, messages)) <= _FEW_CHARACTERS
+
+
+def _length(message: Message) -> int:
+    content = message.get("content")
+    size = len(content) if isinstance(content, str) else len(plain_text(message))
+    calls = message.get("tool_calls") or ()
+    return size + sum(len(call["function"]["arguments"]) for call in calls)
+
+
+def _whole(trail: Trail) -> array[int]:
+    return packed_ids(trail.prompt_ids) + packed_ids(trail.sampled_ids)
+
+
+def _packed(ids: Sequence[int]) -> array[int]:
+    try:
+        return packed_ids(ids)
+    except OverflowError:
+        raise InvalidRequest("a token id is outside the model's vocabulary") from None

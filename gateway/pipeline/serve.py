@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import Sequence
 from uuid import UUID
 
-import structlog
+from msgspec.structs import replace
 
+from gateway.classify import Awareness
 from gateway.config import Settings
 from gateway.engine.pool import EnginePool, Stream
-from gateway.errors import ContextTooLong, InvalidRequest
+from gateway.errors import InvalidRequest
+from gateway.pipeline.admission import Admitter
+from gateway.pipeline.admitted import admitted, learnable
+from gateway.pipeline.bounds import bounded
 from gateway.pipeline.choice import Choice
-from gateway.pipeline.events import Ended, Event, Finished, Started
-from gateway.pipeline.interleave import interleaved
+from gateway.pipeline.events import Finished, Listener, Started
+from gateway.pipeline.media import check_kept, refused, sources_of
 from gateway.pipeline.place import Placer
 from gateway.pipeline.prompt import Prompt, Prompter
 from gateway.pipeline.recorder import Recorder
+from gateway.pipeline.shown_length import shown_length
 from gateway.pipeline.source import Source, TokenSource, reply_format
+from gateway.pipeline.spans import TurnSpans
 from gateway.pipeline.text_source import TextSource
+from gateway.pipeline.together import together
 from gateway.pipeline.turn import TEXT_ONLY, Call
 from gateway.records import (
     Generation,
+    Media,
     Principal,
     Sampling,
     TextGeneration,
-    TurnKind,
     TurnRequest,
+    media_of,
     new_id,
+    packed_ids,
 )
+from gateway.redaction import Redactor
 from gateway.store.turns import TurnStore
 from gateway.store.writer import TurnWriter
+from gateway.telemetry import bind
+from gateway.telemetry.metrics import ServingMetrics
+from gateway.telemetry.tracing import Context, Traces
 from gateway.tokens.grammar import enforced
 from gateway.tokens.renderer import Renderer
-from gateway.tokens.reply_format import CALL_END, ReplyFormat
-from gateway.tokens.tokenizer import Tokenizer
-
-#: SGLang refuses prompts that leave fewer ids than this in the context.
-_ENGINE_RESERVE = 6
+from gateway.tokens.reply_format import ReplyFormat
+from gateway.tokens.tokenizer import ModelFacts, Tokenizer
 
 _LARGEST_SEED = 2**63
 
@@ -54,40 +62,82 @@ class Pipeline:
         pool: EnginePool,
         turns: TurnStore,
         writer: TurnWriter,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         renderer: Renderer,
+        awareness: Awareness | None = None,
+        metrics: ServingMetrics | None = None,
+        admitter: Admitter | None = None,
+        redactor: Redactor | None = None,
+        traces: Traces | None = None,
     ) -> None:
+        """Without a `tokenizer` only engines of text are asked."""
+        self._admitter = admitter or Admitter(settings.freshness)
         self._settings = settings
         self._pool = pool
         self._tokenizer = tokenizer
-        self._placer = Placer(settings, turns)
+        self._placer = Placer(settings, turns, awareness)
         self._prompter = Prompter(turns, renderer)
-        self._recorder = Recorder(turns, writer)
+        self._spans = None if traces is None else TurnSpans(traces)
+        self._recorder = Recorder(
+            turns,
+            writer,
+            keep_media=settings.capture.media,
+            redactor=redactor,
+            metrics=metrics,
+            spans=self._spans,
+            log_content=settings.log.content,
+        )
+        self._kinds = frozenset(renderer.marks)
+        self._hash_key = b"" if redactor is None else redactor.key
 
     async def close(self) -> None:
         """Wait (bounded) until turns that clients left behind are stored."""
         await self._recorder.close(self._settings.gateway.shutdown_grace_s)
         self._prompter.close()
 
-    async def count_tokens(self, request: TurnRequest) -> int:
-        """The length [P] of the prompt of a request, unsampled. Raises InvalidRequest."""
-        return await self._prompter.length(request)
+    async def count_tokens(self, principal: Principal, request: TurnRequest) -> int:
+        """The length [P] of the prompt of a request, which is not stored.
+
+        How many ids images and audio become an engine says, which is asked for one token. Raises
+        InvalidRequest, and EngineError where it does not answer.
+        """
+        media = media_of(request.messages)
+        if media:
+            as_text = self._tokenizer is None or self._pool.text_only(principal.lineage_id)
+            self._check_media(media, as_text=as_text)
+            if as_text:
+                raise InvalidRequest(
+                    "Images and audio are counted by the model alone, when it is asked.",
+                    param="messages",
+                )
+        ids = await self._prompter.ids(request)
+        return await shown_length(self._pool, principal, ids, media) if media else len(ids)
 
     async def serve_turn(
-        self, principal: Principal, request: TurnRequest
-    ) -> AsyncGenerator[Event, None]:
-        """Serve one call. Closing the generator early aborts it and stores what was sampled.
+        self,
+        principal: Principal,
+        request: TurnRequest,
+        listener: Listener | None = None,
+        client: Context | None = None,
+    ) -> Finished:
+        """Serve one call, below its client's span where it named one; `listener` hears of it.
+
+        Being cancelled aborts it and stores what was sampled.
 
         Raises RequestError and EngineError, which end all choices; while Postgres is away it
         serves all the same.
         """
         created_at, clock = time.time(), time.perf_counter()
+        if self._hash_key:
+            request = replace(request, hash_key=self._hash_key)
+        media = media_of(request.messages)
+        as_text = self._tokenizer is None or self._pool.text_only(principal.lineage_id)
+        if media:
+            self._check_media(media, as_text=as_text)
         # Ids of one millisecond are in no order: sorted, they keep that of the choices.
         turn_ids = sorted(new_id() for _ in range(request.choices))
         place = await self._placer.place(principal, request, created_at)
-        structlog.contextvars.bind_contextvars(
-            session_id=str(place.session.id), turn_id=str(turn_ids[0])
-        )
+        bind(session_id=str(place.session.id), turn_id=str(turn_ids[0]))
         call = Call(
             principal=principal,
             request=request,
@@ -95,12 +145,16 @@ class Pipeline:
             created_at=created_at,
             clock=clock,
             unsettled=len(turn_ids),
+            media=media,
+            client=client,
         )
         signal = self._recorder.next_state(call, turn_ids[0])
-        if self._pool.text_only(principal.lineage_id):
+        tokenizer = self._tokenizer
+        if tokenizer is None or as_text:
             prompt, sources = self._text_sources(call)
         else:
-            prompt, sources = await self._token_sources(call, turn_ids)
+            prompt, sources = await self._token_sources(call, turn_ids, tokenizer)
+        running = admitted(self._admitter, call, sources, self._pool.kept_most)
         choices = [
             Choice(
                 call,
@@ -114,38 +168,59 @@ class Pipeline:
             )
             for index, (sampling, source) in enumerate(sources)
         ]
-        started = False
-        ended: list[Ended] = []
-        async with aclosing(interleaved([choice.events() for choice in choices])) as events:
-            async for event in events:
-                if isinstance(event, Started):
-                    if not started:
-                        yield replace(event, turn_id=turn_ids[0])
-                    started = True
-                    continue
-                if isinstance(event, Ended):
-                    ended.append(event)
-                yield event
-        yield Finished(
+        captured = call.principal.capture
+        opening = Started(
             turn_id=turn_ids[0],
             session_id=place.session.id,
             created_at=created_at,
-            choices=tuple(sorted(ended, key=lambda one: one.choice)),
+            prompt_tokens=len(prompt.ids),
+            captured=captured,
+        )
+        with self._admitter.sampling(principal.lineage_id, running):
+            runs = [choice.run(opening, listener) for choice in choices]
+            ended = [await runs[0]] if len(runs) == 1 else await together(runs)
+        return Finished(
+            turn_id=turn_ids[0],
+            session_id=place.session.id,
+            created_at=created_at,
+            choices=tuple(ended),
+            captured=captured,
         )
 
+    def _check_media(self, media: Sequence[Media], *, as_text: bool) -> None:
+        """Raises InvalidRequest for what the engines that serve now do not take."""
+        check_kept(media)
+        if as_text:
+            taken = self._pool.texts.takes(media)
+        else:
+            fetches = self._settings.model.fetch_media
+            taken = all(one.kind in self._kinds and (fetches or not one.is_remote) for one in media)
+        if not taken:
+            raise refused(media)
+
     async def _token_sources(
-        self, call: Call, turn_ids: Sequence[UUID]
+        self, call: Call, turn_ids: Sequence[UUID], tokenizer: Tokenizer
     ) -> tuple[Prompt, list[tuple[Sampling, Source]]]:
         """The ids that every choice begins with, and each choice's own sampling and source."""
         request = call.request
         prompt = await self._prompter.prompt(call.principal, request, call.place.resolution)
-        sampling, form = self._form(request, prompt, self._sampling(call, prompt.ids))
+        settings = self._settings
+        sampling = bounded(
+            call,
+            prompt.ids,
+            tokenizer,
+            limit=self._pool.context_length(
+                settings.model.context_length or tokenizer.facts.context_length
+            ),
+            defaults=settings.sampling,
+        )
+        sampling, form = self._form(request, prompt, sampling, tokenizer)
         sources: list[tuple[Sampling, Source]] = []
         for index, turn_id in enumerate(turn_ids):
             own = _of_choice(sampling, index)
             source = TokenSource(
-                self._stream(call, turn_id, prompt, own),
-                self._tokenizer,
+                self._stream(call, turn_id, prompt, own, tokenizer.facts),
+                tokenizer,
                 form=form,
                 sampling=own,
                 choice=index,
@@ -163,15 +238,15 @@ class Pipeline:
         for index in range(request.choices):
             own = _of_choice(request.sampling, index)
             stream = self._pool.texts.generate(
-                TextGeneration(request=request, seed=own.seed), session_key
+                TextGeneration(request=request, seed=own.seed), session_key, call.media
             )
             source = TextSource(stream, choice=index, call_prefix=request.call_prefix)
             sources.append((own, source))
         reason = None if call.place.resolution.parent is None else TEXT_ONLY
-        return Prompt(ids=[], branch_reason=reason), sources
+        return Prompt(ids=packed_ids(()), branch_reason=reason), sources
 
     def _form(
-        self, request: TurnRequest, prompt: Prompt, sampling: Sampling
+        self, request: TurnRequest, prompt: Prompt, sampling: Sampling, tokenizer: Tokenizer
     ) -> tuple[Sampling, ReplyFormat]:
         """How the reply will be written, and sampling with what makes sure of it.
 
@@ -184,61 +259,40 @@ class Pipeline:
         grammar, form = enforced(
             sampling.grammar,
             request.tools,
-            reply_format(
-                self._tokenizer, prompt, tools=bool(request.tools) and request.tool_choice != "none"
-            ),
+            reply_format(tokenizer, prompt, () if request.tool_choice == "none" else request.tools),
             required=required,
             allowed=request.allowed_tools,
             parallel=request.parallel_tool_calls,
         )
         stop = sampling.stop
-        if form.tools and not required and not request.parallel_tool_calls:
-            stop = (*stop, CALL_END)
-        return replace(sampling, grammar=grammar, stop=stop), form
+        if form.calls and not required and not request.parallel_tool_calls:
+            stop = (*stop, *form.calls.one_call_stops)
+        if grammar is not sampling.grammar or stop is not sampling.stop:
+            sampling = replace(sampling, grammar=grammar, stop=stop)
+        return sampling, form
 
-    def _stream(self, call: Call, turn_id: UUID, prompt: Prompt, sampling: Sampling) -> Stream:
+    def _stream(
+        self, call: Call, turn_id: UUID, prompt: Prompt, sampling: Sampling, facts: ModelFacts
+    ) -> Stream:
         session_key = call.place.session.id.hex
+        spans = self._spans
+        traceparent = None if spans is None else spans.traceparent(call.client, turn_id)
         return self._pool.generate(
             lambda policy: Generation(
                 rid=turn_id.hex,
                 input_ids=prompt.ids,
                 sampling=sampling,
                 policy=policy,
-                stop_token_ids=self._tokenizer.facts.stop_token_ids,
+                stop_token_ids=facts.stop_token_ids,
                 session_key=session_key,
                 top_logprobs=call.request.top_logprobs or 0,
+                kept=learnable(call) and sampling.cut_to is not None,
+                images=sources_of("image", call.media),
+                audio=sources_of("audio", call.media),
+                traceparent=traceparent,
             ),
             call.principal.lineage_id,
             session_key,
-        )
-
-    def _sampling(self, call: Call, prompt_ids: list[int]) -> Sampling:
-        """Sampling as sent: defaults filled in, the reply bounded by what the context leaves."""
-        request, facts = call.request, self._tokenizer.facts
-        if (wrong := self._tokenizer.first_invalid(prompt_ids)) is not None:
-            raise InvalidRequest(f"token id {wrong} is outside the model's vocabulary")
-        limit = self._pool.context_length(
-            self._settings.model.context_length or facts.context_length
-        )
-        left = limit - len(prompt_ids)
-        asked = request.sampling.max_tokens
-        if request.shorten and asked is not None:
-            asked = min(asked, max(left, 1))
-        if left <= _ENGINE_RESERVE or (asked is not None and asked > left):
-            raise ContextTooLong(
-                limit=limit, prompt_tokens=len(prompt_ids), reply_tokens=asked or 1
-            )
-        for token in request.sampling.logit_bias or ():
-            if not 0 <= token < facts.vocab_size:
-                raise InvalidRequest(f"logit_bias: there is no token {token}", param="logit_bias")
-        defaults = self._settings.sampling
-        return replace(request.sampling, max_tokens=asked).filled(
-            Sampling(
-                temperature=defaults.temperature,
-                top_p=defaults.top_p,
-                max_tokens=min(defaults.max_tokens or left, left),
-            ),
-            None if call.place.kind.kind is TurnKind.SIDE else call.principal.sampling,
         )
 
 

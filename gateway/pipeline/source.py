@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from typing import Protocol, Self
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from gateway.engine.pool import Stream
 from gateway.pipeline.events import Piece
 from gateway.pipeline.prompt import Prompt
-from gateway.records import Finish, Reply, Sampling
+from gateway.records import Chunk, Finish, Reply, Sampling
 from gateway.tokens.parser import ReplyParser, parse_reply
-from gateway.tokens.reply_format import ReplyFormat
+from gateway.tokens.reasoning import reasoning_tokens
+from gateway.tokens.reply_format import THINK_END, ReplyFormat
 from gateway.tokens.tokenizer import Tokenizer
 
 #: Enough of the prompt's end to see an opening `<think>`.
 _TAIL_IDS = 16
+_PLAIN = ReplyFormat()
+_ENOUGH = Chunk()
 
 
 class Source(Protocol):
@@ -42,14 +46,21 @@ class Source(Protocol):
         """Wait for the engine's first word. Raises EngineError."""
         ...
 
-    def __aiter__(self) -> Self: ...
+    async def pour(
+        self, took: Callable[[Piece], bool], ready: Callable[[], Awaitable[None]]
+    ) -> Finish | None:
+        """Give `took` every piece as it arrives, and wait until `ready` where that says False.
 
-    async def __anext__(self) -> tuple[Piece, Finish | None]:
-        """The next piece, the last one with how the reply ended. Raises EngineError."""
+        How the reply ended, None where nothing says so. Raises EngineError, and what they raise.
+        """
         ...
 
     def reply(self, sampled_ids: list[int]) -> Reply:
         """The whole reply, once it has ended."""
+        ...
+
+    def reasoning_tokens(self, sampled_ids: list[int]) -> int:
+        """How many of the ids sampled so far are reasoning."""
         ...
 
     async def aclose(self) -> None: ...
@@ -101,22 +112,35 @@ class TokenSource:
     async def start(self) -> None:
         await self._stream.start()
 
-    def __aiter__(self) -> Self:
-        return self
+    async def pour(
+        self, took: Callable[[Piece], bool], ready: Callable[[], Awaitable[None]]
+    ) -> Finish | None:
+        def take(chunk: Chunk) -> bool:
+            return took(self._piece(chunk))
 
-    async def __anext__(self) -> tuple[Piece, Finish | None]:
-        chunk = await anext(self._stream)
+        try:
+            while True:
+                chunk = await self._stream.more(take)
+                # An empty one came where what was given before was enough for now.
+                if chunk == _ENOUGH or not take(chunk):
+                    await ready()
+                if chunk.finish is not None:
+                    return chunk.finish
+        except StopAsyncIteration:
+            return None
+
+    def _piece(self, chunk: Chunk) -> Piece:
         deltas = self._parser.feed(chunk.ids)
         if chunk.finish is not None:
             deltas += self._parser.finish()
-        piece = Piece(
+        return Piece(
             choice=self._choice,
             deltas=tuple(deltas),
             ids=chunk.ids,
             logprobs=chunk.logprobs,
             top=chunk.top,
+            kept=chunk.kept,
         )
-        return piece, chunk.finish
 
     def reply(self, sampled_ids: list[int]) -> Reply:
         return parse_reply(
@@ -129,6 +153,11 @@ class TokenSource:
             mint=self._mint,
         )
 
+    def reasoning_tokens(self, sampled_ids: list[int]) -> int:
+        return reasoning_tokens(
+            self._tokenizer, sampled_ids, self._form, self._tokenizer.facts.stop_token_ids
+        )
+
     async def aclose(self) -> None:
         await self._stream.aclose()
 
@@ -137,15 +166,14 @@ class TokenSource:
         return f"{self._call_prefix}{secrets.token_hex(12)}"
 
 
-def reply_format(tokenizer: Tokenizer, prompt: Prompt, *, tools: bool) -> ReplyFormat:
-    """How the model will write its reply to a prompt; `tools` whether it may call some."""
-    return ReplyFormat.of(
-        tokenizer.chat_template,
-        prompt_end=tokenizer.decode(prompt.ids[-_TAIL_IDS:]),
-        tools=tools,
-    )
-
-
-def call_id() -> str:
-    """A tool-call id, unique for ever: clients echo it, and it then finds the parent."""
-    return f"call_{secrets.token_hex(12)}"
+def reply_format(
+    tokenizer: Tokenizer, prompt: Prompt, tools: Sequence[Mapping[str, Any]]
+) -> ReplyFormat:
+    """How the model will write its reply to a prompt; `tools` are those that it may call."""
+    template = tokenizer.chat_template
+    thinks = THINK_END in template
+    if not tools and not thinks and tokenizer.calls.untooled is None:
+        return _PLAIN
+    # Only what may have been opened there is looked for.
+    end = tokenizer.decode(prompt.ids[-_TAIL_IDS:]) if thinks else ""
+    return ReplyFormat.of(template, prompt_end=end, tools=tools)

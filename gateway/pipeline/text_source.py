@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
-from typing import Self
+from collections.abc import Awaitable, Callable
+
+import msgspec
 
 from gateway.engine.text_pool import TextStream
 from gateway.errors import EngineRejected, InvalidRequest
 from gateway.pipeline.events import Piece
 from gateway.pipeline.turn import TEXT_ONLY, joined
-from gateway.records import Delta, Finish, Reply, Usage
+from gateway.records import Delta, Finish, Reply, TextChunk, Usage
 
 
 class TextSource:
@@ -40,11 +41,18 @@ class TextSource:
         except EngineRejected as error:
             raise InvalidRequest(error.message) from error
 
-    def __aiter__(self) -> Self:
-        return self
+    async def pour(
+        self, took: Callable[[Piece], bool], ready: Callable[[], Awaitable[None]]
+    ) -> Finish | None:
+        async for chunk in self._stream:
+            piece, finish = self._read(chunk)
+            if not took(piece):
+                await ready()
+            if finish is not None:
+                return finish
+        return None
 
-    async def __anext__(self) -> tuple[Piece, Finish | None]:
-        chunk = await anext(self._stream)
+    def _read(self, chunk: TextChunk) -> tuple[Piece, Finish | None]:
         deltas = tuple(self._own(delta) for delta in chunk.deltas)
         self._deltas += deltas
         finish = None
@@ -54,12 +62,15 @@ class TextSource:
                 reason=chunk.finish.reason,
                 cached_tokens=usage.cached_tokens,
                 usage=usage,
-                detail=TEXT_ONLY,
+                detail=chunk.finish.detail or TEXT_ONLY,
             )
         return Piece(choice=self._choice, deltas=deltas, ids=(), logprobs=()), finish
 
     def reply(self, sampled_ids: list[int]) -> Reply:  # noqa: ARG002 - there are none
         return joined(self._deltas)
+
+    def reasoning_tokens(self, sampled_ids: list[int]) -> int:  # noqa: ARG002 - the engine counts
+        return 0
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -67,4 +78,4 @@ class TextSource:
     def _own(self, delta: Delta) -> Delta:
         if delta.call_id is None:
             return delta
-        return replace(delta, call_id=f"{self._call_prefix}{secrets.token_hex(12)}")
+        return msgspec.structs.replace(delta, call_id=f"{self._call_prefix}{secrets.token_hex(12)}")

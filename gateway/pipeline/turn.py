@@ -5,18 +5,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
+from msgspec.structs import replace
+
+from gateway.pipeline.media import SHOWN
 from gateway.pipeline.place import Place
 from gateway.pipeline.prompt import Prompt
 from gateway.records import (
+    FILTERED,
+    REFUSED,
+    SAME_TOOLS,
+    Candidate,
     Delta,
     Finish,
     FinishReason,
+    Media,
     Principal,
     Ranked,
     Reply,
+    Role,
     Sampling,
     Timings,
     ToolCall,
@@ -24,7 +33,9 @@ from gateway.records import (
     TurnRequest,
     Usage,
 )
-from gateway.resolve import chain, echoes_of, head_hash
+from gateway.resolve import chained, echoes_of
+from gateway.resolve.chain import HALF
+from gateway.telemetry.tracing import Context
 
 #: Why nothing that an engine gives as text can be trained on.
 TEXT_ONLY = "no_token_ids"
@@ -35,7 +46,8 @@ class Call:
     """One request in its place: what all its choices share.
 
     `clock` is its arrival by `time.perf_counter`, `unsettled` how many choices have neither been
-    stored nor given up.
+    stored nor given up, `media` the images and audio of the whole conversation, `client` the span
+    of its client that it belongs to.
     """
 
     principal: Principal
@@ -44,6 +56,8 @@ class Call:
     created_at: float
     clock: float
     unsettled: int
+    media: tuple[Media, ...] = ()
+    client: Context | None = None
 
     def elapsed_ms(self) -> float:
         return (time.perf_counter() - self.clock) * 1e3
@@ -56,6 +70,7 @@ class Sampled:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[Ranked] = field(default_factory=list)
+    kept: list[Sequence[int]] = field(default_factory=list)
     streamed: list[Delta] = field(default_factory=list)
     first_token_ms: float | None = None
 
@@ -80,11 +95,13 @@ def joined(deltas: Sequence[Delta]) -> Reply:
     )
 
 
-def untrainable(sampled: Sampled, finish: Finish, sampling: Sampling) -> str | None:
+def untrainable(
+    sampled: Sampled, finish: Finish, sampling: Sampling, media: Sequence[Media] = ()
+) -> str | None:
     """Why no gradient may come from these tokens, or None."""
     if finish.reason is FinishReason.ABORT:
         return "aborted"
-    if finish.detail == TEXT_ONLY:
+    if finish.detail in (TEXT_ONLY, FILTERED, REFUSED):
         return TEXT_ONLY
     if not sampled.ids:
         return "nothing_sampled"
@@ -96,7 +113,17 @@ def untrainable(sampled: Sampled, finish: Finish, sampling: Sampling) -> str | N
         return "logprob_not_finite"
     if not finish.spans or finish.spans[-1].end != len(sampled.ids):
         return "versions_unknown"
-    return sampling.untrainable()
+    if media:
+        return SHOWN
+    if sampled.kept and not _among(sampled):
+        return "kept_set_mismatch"
+    return sampling.untrainable(kept=bool(sampled.kept))
+
+
+def _among(sampled: Sampled) -> bool:
+    """Whether each token is one of those that it is said to have been sampled from."""
+    ids, kept = sampled.ids, sampled.kept
+    return len(ids) == len(kept) and all(id_ in row for id_, row in zip(ids, kept, strict=True))
 
 
 def turn_record(
@@ -108,6 +135,7 @@ def turn_record(
     sampled: Sampled,
     finish: Finish,
     reply: Reply,
+    reasoning_tokens: int,
     engine: str,
     queued_ms: float,
 ) -> TurnRecord:
@@ -120,7 +148,13 @@ def turn_record(
     resolution = place.resolution
     parent = resolution.parent
     message = reply.message()
-    reason = untrainable(sampled, finish, sampling)
+    reason = untrainable(sampled, finish, sampling, call.media)
+    usage = finish.usage or Usage(
+        prompt_tokens=(finish.prompt_tokens if call.media else None) or len(prompt.ids),
+        completion_tokens=len(sampled.ids),
+        cached_tokens=finish.cached_tokens,
+        reasoning_tokens=reasoning_tokens,
+    )
     finish_reason = finish.reason
     if finish_reason is FinishReason.STOP and reply.tool_calls:
         finish_reason = FinishReason.TOOL_CALLS
@@ -141,23 +175,31 @@ def turn_record(
         model=request.model,
         engine=engine,
         request_hash=place.request_hash,
-        chain_hash=chain([*request.messages, message], place.seed)[-1],
+        chain_hash=chained(place.chain, message, request.hash_key),
         message_count=len(request.messages) + 1,
         messages=tuple(request.messages[resolution.new_from :]),
-        tools=request.tools,
-        tools_hash=head_hash(request.messages, request.tools),
+        tools=SAME_TOOLS if _offered_before(request, parent, place.head) else request.tools,
+        tools_hash=place.head,
         reply=message,
         shared_len=prompt.shared_len,
         prompt_ids=prompt.ids[prompt.shared_len :],
         sampled_ids=sampled.ids,
         logprobs=sampled.logprobs,
+        kept=sampled.kept or None,
         spans=finish.spans,
         sampling=sampling,
         idempotency_key=request.idempotency_key,
+        # Of an agent it would only be a name that its users' requests happen to share.
+        group_id=request.group_name if principal.role is Role.ROLLOUT else None,
         delivered=finish_reason is not FinishReason.ABORT,
         response_store=request.store,
         # A prompt's text is no conversation that a chat could echo.
-        echoes=echoes_of(request.messages, message, place.seed)
+        echoes=echoes_of(
+            request.messages,
+            message,
+            place.seed,
+            place.head if parent is not None and parent.tools_hash != place.head else None,
+        )
         if request.prompt_ids is None
         else (),
         finish_reason=finish_reason,
@@ -166,12 +208,8 @@ def turn_record(
         untrainable_reason=reason,
         stream_mismatch=finish_reason is not FinishReason.ABORT
         and joined(sampled.streamed) != reply,
-        usage=finish.usage
-        or Usage(
-            prompt_tokens=len(prompt.ids),
-            completion_tokens=len(sampled.ids),
-            cached_tokens=finish.cached_tokens,
-        ),
+        usage=usage,
+        reasoning_tokens=usage.reasoning_tokens,
         timings=Timings(
             queued_ms=queued_ms,
             first_token_ms=sampled.first_token_ms,
@@ -179,3 +217,8 @@ def turn_record(
         ),
         created_at=call.created_at,
     )
+
+
+def _offered_before(request: TurnRequest, parent: Candidate | None, head: bytes) -> bool:
+    """Whether the tools are the very ones that the parent's request offered."""
+    return bool(request.tools) and parent is not None and parent.tools_hash[HALF:] == head[HALF:]

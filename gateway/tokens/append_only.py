@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.errors import InvalidRequest
 from gateway.records import Message
+from gateway.tokens.formats import format_of
 from gateway.tokens.template import ChatTemplate
 
 _SAID = "Zq7"
@@ -53,7 +54,7 @@ def prove(
     offered = (_TOOL,) if tools else ()
     seen: set[tuple[str, str]] = set()
     bare: set[tuple[str, str] | None] = set()
-    for history in _histories(roles, thinking=thinking):
+    for history in _histories(roles, thinking=thinking, one_call=template.one_call):
         if not _renders(template, history[:-1], offered, kwargs):
             continue  # Some templates refuse a system message, and then no parent has one.
         try:
@@ -102,6 +103,10 @@ def _appended(
     closed = text(history, generate=False)
     full = text(history + new, generate=True)
     close = said[said.rindex(_SAID) + len(_SAID) :] if _SAID in said else ""
+    if "tool_calls" in history[-1] and not closed.endswith(close):
+        # The call itself ends the reply, and what ends another does not.
+        ends = format_of(template.source).one_call_stops
+        close = next((end for end in ends if closed.endswith(end)), close)
     if closed.startswith(opened) and full.startswith(closed) and closed.endswith(close) and close:
         return close, full[len(closed) :]
     dropped = "</think>" in opened or ("</think>" in closed and "</think>" not in full)
@@ -110,7 +115,7 @@ def _appended(
     )
 
 
-def _histories(roles: Sequence[str], *, thinking: bool) -> list[list[Message]]:
+def _histories(roles: Sequence[str], *, thinking: bool, one_call: bool) -> list[list[Message]]:
     system = {"role": "system", "content": "Sx1"}
     user = {"role": "user", "content": "Ux2"}
     content = f"<think>\nTx3\n</think>\n\n{_SAID}" if thinking else _SAID
@@ -122,7 +127,7 @@ def _histories(roles: Sequence[str], *, thinking: bool) -> list[list[Message]]:
                 "type": "function",
                 "function": {"name": "probe", "arguments": '{"x": "1"}'},
             }
-            for index in range(count)
+            for index in range(1 if one_call else count)
         ]
     earlier = {"role": "assistant", "content": "Ax4"}
     return [[user, reply], [system, user, reply], [system, user, earlier, user, reply]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, cast
 
 from gateway.errors import ConfigError, InvalidRequest
@@ -36,19 +37,37 @@ _PROBES: tuple[tuple[Message, ...], ...] = (
 )
 
 
-def make_renderer(name: str, tokenizer: Tokenizer) -> Renderer:
-    """The renderer that `model.renderer` asks for.
+def make_renderer(
+    name: str, tokenizer: Tokenizer, modalities: Sequence[str] | None = None
+) -> Renderer:
+    """The renderer that `model.renderer` asks for, and that renders the `modalities`.
+
+    Where they are None, those of the model's files that its template has a place for.
 
     `template` is the model's own chat template, `FAMILY` or `FAMILY:RETENTION` one of the
     `renderers` package. `auto` takes the package's where it knows the model's family and renders
-    some conversations exactly as the model's template does, otherwise the template.
-    Raises ConfigError for a name that is not known or does not fit the model.
+    some conversations exactly as the model's template does, otherwise the template, which alone
+    renders images and audio.
+    Raises ConfigError for a name that is not known or does not fit the model, and for modalities
+    that cannot be rendered.
     """
-    if name == "template":
-        return TemplateRenderer(tokenizer)
-    if name != "auto":
+    found = _chosen(name, tokenizer, modalities)
+    if lacking := [kind for kind in modalities or () if kind not in found.marks]:
+        raise ConfigError(
+            f"model.modalities: the chat template has no place for {', '.join(lacking)}"
+            if name in ("auto", "template")
+            else f"model.modalities: the renderer {name} renders text alone"
+        )
+    return found
+
+
+def _chosen(name: str, tokenizer: Tokenizer, modalities: Sequence[str] | None) -> Renderer:
+    if name not in ("auto", "template"):
         return _named(name, tokenizer)
-    template = TemplateRenderer(tokenizer)
+    kinds = tokenizer.facts.modalities if modalities is None else modalities
+    template = TemplateRenderer(tokenizer, modalities=kinds)
+    if name == "template" or template.marks:
+        return template
     family, mark = FAMILIES.get(tokenizer.facts.model_type, ("", ""))
     if not family or mark not in tokenizer.chat_template:
         return template

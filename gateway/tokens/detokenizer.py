@@ -31,11 +31,22 @@ class ByteDetokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._bytes_of = tokenizer.bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        #: Nothing is held back: the decoder is needed only where the bytes end inside a character.
+        self._whole = True
 
     def feed(self, ids: Iterable[int]) -> str:
-        return self._decoder.decode(b"".join(map(self._bytes_of, ids)))
+        data = b"".join(map(self._bytes_of, ids))
+        if self._whole:
+            try:
+                return data.decode()
+            except UnicodeDecodeError:
+                pass
+        text = self._decoder.decode(data)
+        self._whole = not self._decoder.getstate()[0]
+        return text
 
     def flush(self) -> str:
+        self._whole = True
         return self._decoder.decode(b"", final=True)
 
 

@@ -1,7 +1,7 @@
 """What an engine is told to enforce, in the form of xgrammar's structural tags.
 
-Calls are forced in Hermes form, which `reply_format` reads, whatever the model was trained on. A
-model that reasons first may still do so: what is enforced begins after `</think>`.
+Calls are forced in the form that the model's chat template asks for, which is read again as if
+unforced. A model that reasons first may still do so: what is enforced begins after `</think>`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gateway.tokens.reply_format import CALL, CALL_END, THINK, THINK_END, ReplyFormat
+from gateway.tokens.formats import HERMES, Tag
+from gateway.tokens.formats.harmony import after_reasoning, answered
+from gateway.tokens.reply_format import THINK, THINK_END, ReplyFormat
 
 Tools = Sequence[Mapping[str, Any]]
-Format = dict[str, Any]
-
-_NO_ARGUMENTS = {"type": "object", "properties": {}}
 
 
 def enforced(
@@ -34,41 +33,24 @@ def enforced(
     call or, if `parallel`, several, of the `allowed` tools (of all where none is named).
     """
     if required:
-        form = replace(form, tools=True)
+        calls = form.calls or HERMES
+        form = replace(form, calls=calls)
         chosen = [tool for tool in tools if not allowed or tool["function"]["name"] in allowed]
-        return _tagged(_calls(chosen, parallel=parallel), form), form
-    if grammar is None or "json_schema" not in grammar or not (form.tools or form.think):
+        return _tagged(calls.grammar(chosen, parallel=parallel), form), form
+    if grammar is None or "json_schema" not in grammar or not (form.calls or form.think):
         return grammar, form
-    body: Format = {"type": "json_schema", "json_schema": json.loads(grammar["json_schema"])}
-    if form.tools and tools:
-        body = {"type": "or", "elements": [body, _calls(tools, parallel=parallel)]}
+    body: Tag = {"type": "json_schema", "json_schema": json.loads(grammar["json_schema"])}
+    channels = form.calls.untooled if form.calls else None
+    if channels:
+        body = answered(body)
+    if form.calls and tools and channels is not form.calls:
+        body = {"type": "or", "elements": [body, form.calls.grammar(tools, parallel=parallel)]}
     return _tagged(body, form), form
 
 
-def _calls(tools: Tools, *, parallel: bool) -> Format:
-    return {
-        "type": "tags_with_separator",
-        "separator": "\n",
-        "tags": [_call(tool["function"]) for tool in tools],
-        "at_least_one": True,
-        "stop_after_first": not parallel,
-    }
-
-
-def _call(function: Mapping[str, Any]) -> Format:
-    name = json.dumps(function["name"], ensure_ascii=False)
-    return {
-        "type": "tag",
-        "begin": f'{CALL}\n{{"name": {name}, "arguments": ',
-        "content": {
-            "type": "json_schema",
-            "json_schema": function.get("parameters") or _NO_ARGUMENTS,
-        },
-        "end": f"}}\n{CALL_END}",
-    }
-
-
-def _tagged(body: Format, form: ReplyFormat) -> dict[str, Any]:
+def _tagged(body: Tag, form: ReplyFormat) -> dict[str, Any]:
+    if form.calls and form.calls.untooled:
+        body = after_reasoning(body)
     if form.think:
         reasoned = {
             "type": "sequence",

@@ -11,14 +11,21 @@ import renderers
 
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.records import Message, Trail
+from gateway.tokens.marks import Marks
 from gateway.tokens.renderer import Extension, Tools, blocked
-from gateway.tokens.template import for_template
+from gateway.tokens.template import for_template, one_call_each
 from gateway.tokens.tokenizer import Tokenizer
 
 Retention = Literal["tool_cycle", "all"]
 
 _VARIANTS = 16
 _NOT_FAMILIES = ("auto", "custom", "default")
+
+
+_CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_ASKED: Message = {"role": "user", "content": "u"}
+_ONE_CALL = (_ASKED, {"role": "assistant", "content": "", "tool_calls": [_CALL]})
+_TWO_CALLS = (_ASKED, {"role": "assistant", "content": "", "tool_calls": [_CALL, _CALL]})
 
 
 class LibraryRenderer:
@@ -29,6 +36,7 @@ class LibraryRenderer:
     """
 
     uses_tools = True
+    marks: Marks = {}  # noqa: RUF012 - text alone
 
     def __init__(
         self, tokenizer: Tokenizer, family: str, retention: Retention | None = None
@@ -45,7 +53,7 @@ class LibraryRenderer:
         self._adapter = _Adapter(tokenizer)
         self._known = renderers.template_field_names(config)
         self._variant = lru_cache(maxsize=_VARIANTS)(self._build)
-        self._choose({})
+        self._one_call = self._refuses(_TWO_CALLS) and not self._refuses(_ONE_CALL)
 
     def render(
         self, messages: Sequence[Message], tools: Tools, template_kwargs: Mapping[str, Any]
@@ -53,7 +61,9 @@ class LibraryRenderer:
         renderer = self._choose(template_kwargs)
         try:
             ids: list[int] = renderer.render_ids(
-                _adapted(messages), tools=_tools(tools), add_generation_prompt=True
+                _adapted(one_call_each(messages) if self._one_call else messages),
+                tools=_tools(tools),
+                add_generation_prompt=True,
             )
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:
             raise InvalidRequest(
@@ -93,7 +103,14 @@ class LibraryRenderer:
         ids = list(bridged.token_ids)
         if ids[: len(previous)] != previous:
             return Extension(reason="template_not_append_only")
-        return Extension(ids=ids)
+        return Extension(trail=trail, added=ids[len(previous) :])
+
+    def _refuses(self, messages: Sequence[Message]) -> bool:
+        try:
+            self._choose({}).render_ids(_adapted(messages), add_generation_prompt=True)
+        except (ValueError, KeyError, TypeError, NotImplementedError):
+            return True
+        return False
 
     def _choose(self, kwargs: Mapping[str, Any]) -> renderers.Renderer:
         used = {name: kwargs[name] for name in sorted(self._known) if name in kwargs}

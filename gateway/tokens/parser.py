@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gateway.records import Delta, Reply, ToolCall
 from gateway.tokens.detokenizer import detokenizer
-from gateway.tokens.reply_format import TAGS, ReplyFormat, split
+from gateway.tokens.reply_format import ReplyFormat, split
 from gateway.tokens.splitter import Splitter
 from gateway.tokens.stops import StopCutter, cut_at
 from gateway.tokens.tokenizer import Tokenizer
@@ -30,10 +30,12 @@ class ReplyParser:
         mint: Callable[[], str],
     ) -> None:
         self._stop_ids = frozenset(stop_token_ids)
-        self._hidden = _hidden(tokenizer)
+        self._hidden = _hidden(tokenizer, form)
         self._detokenizer = detokenizer(tokenizer)
         self._cutter = StopCutter(stop_strings)
         self._splitter = Splitter(form, mint)
+        #: What is decoded is what is shown.
+        self._plain = not (form.calls or form.think or form.prefilled or stop_strings)
         self._ended = False
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -51,17 +53,15 @@ class ReplyParser:
 
     def feed(self, ids: Sequence[int]) -> list[Delta]:
         """What newly sampled ids add to the reply."""
-        shown: list[int] = []
-        for id_ in ids:
-            if self._ended or id_ in self._stop_ids:
-                self._ended = True
-                break
-            if id_ not in self._hidden:
-                shown.append(id_)
-        return self._pass_on(self._detokenizer.feed(shown))
+        if self._ended or not self._stop_ids.isdisjoint(ids) or not self._hidden.isdisjoint(ids):
+            ids = self._shown(ids)
+        text = self._detokenizer.feed(ids)
+        return self._said(text) if self._plain else self._pass_on(text)
 
     def finish(self) -> list[Delta]:
         """What was held back, now that nothing follows."""
+        if self._plain:
+            return self._said(self._detokenizer.flush())
         text = self._cutter.feed(self._detokenizer.flush()) + self._cutter.flush()
         return self._seen(self._splitter.feed(text, final=True))
 
@@ -75,6 +75,23 @@ class ReplyParser:
                 for id_, name, arguments in self._calls
             ),
         )
+
+    def _shown(self, ids: Sequence[int]) -> list[int]:
+        """Those before the end that are not hidden."""
+        shown: list[int] = []
+        for id_ in ids:
+            if self._ended or id_ in self._stop_ids:
+                self._ended = True
+                break
+            if id_ not in self._hidden:
+                shown.append(id_)
+        return shown
+
+    def _said(self, text: str) -> list[Delta]:
+        if not text:
+            return []
+        self._text.append(text)
+        return [Delta(text=text)]
 
     def _pass_on(self, text: str) -> list[Delta]:
         return self._seen(self._splitter.feed(self._cutter.feed(text))) if text else []
@@ -107,7 +124,7 @@ def parse_reply(
     """
     stops = frozenset(stop_token_ids)
     end = next((index for index, id_ in enumerate(ids) if id_ in stops), len(ids))
-    text = tokenizer.decode(ids[:end], skip=_hidden(tokenizer))
+    text = tokenizer.decode(ids[:end], skip=_hidden(tokenizer, form))
     if found := cut_at(text, stop_strings):
         text = text[: found[0]]
     parts = split(text, form)
@@ -122,6 +139,6 @@ def parse_reply(
     )
 
 
-def _hidden(tokenizer: Tokenizer) -> frozenset[int]:
-    """Special ids that are never shown; tags that the parser reads are text to it."""
-    return tokenizer.special_ids - {tokenizer.id_of(tag) for tag in TAGS}
+def _hidden(tokenizer: Tokenizer, form: ReplyFormat) -> frozenset[int]:
+    """Ids that are never shown: special ones but for the marks that the form reads, wrappers."""
+    return tokenizer.hidden_ids(form.wrappers, form.marks)

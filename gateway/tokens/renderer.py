@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from gateway.records import FinishReason, Message, Trail
+from gateway.tokens.marks import Marks
 
 Tools = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class Extension(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A next prompt that starts with the parent's prompt and sampled ids, or why there is none.
 
-    `reason` is one of `parent_truncated`, `parent_not_closed` (a stop string ended it),
-    `nothing_new`, `history_edited`, `template_dropped_reasoning` and `template_not_append_only`.
+    `added` are the ids after those of the `trail`, which is not copied for them. `reason` is one
+    of `parent_truncated`, `parent_not_closed` (a stop string ended it), `nothing_new`,
+    `history_edited`, `template_dropped_reasoning` and `template_not_append_only`.
     """
 
-    ids: list[int] | None = None
+    trail: Trail | None = None
+    added: list[int] | None = None
     reason: str | None = None
+
+    @property
+    def ids(self) -> list[int] | None:
+        """The whole prompt [P]."""
+        if self.trail is None or self.added is None:
+            return None
+        return [*self.trail.prompt_ids, *self.trail.sampled_ids, *self.added]
 
 
 class Renderer(Protocol):
@@ -36,6 +46,11 @@ class Renderer(Protocol):
     @property
     def uses_tools(self) -> bool:
         """Whether a change of tools changes the prompt at all."""
+        ...
+
+    @property
+    def marks(self) -> Marks:
+        """What is written for images and audio; kinds without marks cannot be rendered."""
         ...
 
     def render(

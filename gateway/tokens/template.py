@@ -14,7 +14,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.errors import ConfigError, InvalidRequest
-from gateway.records import Message
+from gateway.records import DESCRIBED, Message, is_media
+from gateway.tokens.formats import HERMES
 
 
 class _Generation(Extension):
@@ -27,19 +28,21 @@ class _Generation(Extension):
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
 
-def _called(arguments: object) -> list[Message]:
-    call = {
-        "id": "call00000",
-        "type": "function",
-        "function": {"name": "f", "arguments": arguments},
-    }
+def _called(*arguments: object) -> list[Message]:
+    ids = [f"call{index:05d}" for index in range(len(arguments))]
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": _NAME, "arguments": one}}
+        for id_, one in zip(ids, arguments, strict=True)
+    ]
     return [
         {"role": "user", "content": "u"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call00000", "name": "f", "content": "r"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        *({"role": "tool", "tool_call_id": id_, "name": _NAME, "content": "r"} for id_ in ids),
     ]
 
 
+_NAME = "Fq9"
+_SAID = "Zs4"
 #: Most templates write arguments with `tojson`; a few put the text together themselves.
 _CALLED = _called({"x": "1"})
 _CALLED_IN_TEXT = _called('{"x": "1"}')
@@ -64,20 +67,51 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from None
+        # A chain of maps otherwise, which is walked at each rendering.
+        self._template.globals = dict(self._template.globals)
         self._special_tokens = dict(special_tokens)
         self.source = source
-        self._takes_objects = self._shows(_CALLED) or not self._shows(_CALLED_IN_TEXT)
+        self._takes_strings = True
+        self._takes_strings = not self._reads_parts_only()
+        shown = self._shown(_CALLED)
+        as_text = self._shown(_CALLED_IN_TEXT) if shown is None else None
+        self._takes_objects = shown is not None or as_text is None
+        #: Calls have no place in the template and are written out as the model wrote them.
+        self._writes_calls = _NAME not in (shown or as_text or "")
+        arguments: object = {"x": "1"} if self._takes_objects else '{"x": "1"}'
+        #: The template refuses a message with several calls.
+        self.one_call = bool(shown or as_text) and self._shown(_called(*[arguments] * 2)) is None
 
     def adapt(self, message: Message) -> dict[str, Any]:
         """A message in the form that this template reads."""
-        return for_template(message, objects=self._takes_objects)
+        adapted = for_template(message, objects=self._takes_objects)
+        if self._writes_calls and adapted.get("tool_calls"):
+            adapted["content"] = "\n".join(
+                [*([adapted["content"]] if adapted["content"] else []), *_written(message)]
+            )
+        return adapted
 
-    def _shows(self, messages: Sequence[Message]) -> bool:
-        try:
-            self.render(messages, generate=True, kwargs={})
-        except InvalidRequest:
+    def adapt_all(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """A conversation in that form; several calls of a message stand in one each if they must.
+
+        Each is then followed by its own result.
+        """
+        if self.one_call:
+            messages = one_call_each(messages)
+        return [self.adapt(message) for message in messages]
+
+    def _reads_parts_only(self) -> bool:
+        """Whether a text has to come as a list of one part: some templates of image models."""
+        said = [{"role": "user", "content": _SAID}]
+        if _SAID in (self._shown(said) or ""):
             return False
-        return True
+        return _SAID in (self._shown([_in_parts(message) for message in said]) or "")
+
+    def _shown(self, messages: Sequence[Message]) -> str | None:
+        try:
+            return self.render(messages, generate=True, kwargs={})
+        except InvalidRequest:
+            return None
 
     def render(
         self,
@@ -91,6 +125,8 @@ class ChatTemplate:
 
         Raises InvalidRequest where the template refuses these messages.
         """
+        if not self._takes_strings:
+            messages = [_in_parts(message) for message in messages]
         try:
             return self._template.render(
                 {
@@ -114,6 +150,7 @@ class ChatTemplate:
 def for_template(message: Message, *, objects: bool = True) -> dict[str, Any]:
     """A message as templates read it: content a string, tool arguments decoded if `objects`.
 
+    Content with images or audio stays a list, of texts and of what only says `{"type": "image"}`.
     Arguments that are no JSON object stay text. A developer message is a system message.
     """
     adapted = dict(message)
@@ -122,7 +159,16 @@ def for_template(message: Message, *, objects: bool = True) -> dict[str, Any]:
     content = message.get("content")
     if content is None:
         adapted["content"] = ""
-    elif not isinstance(content, str):
+    elif isinstance(content, str):
+        pass
+    elif any(map(is_media, content)):
+        adapted["content"] = [
+            {"type": part[DESCRIBED]["kind"]}
+            if is_media(part)
+            else {"type": "text", "text": part[part["type"]]}
+            for part in content
+        ]
+    else:
         adapted["content"] = "".join(part[part["type"]] for part in content)
     calls = message.get("tool_calls")
     if not calls:
@@ -130,6 +176,49 @@ def for_template(message: Message, *, objects: bool = True) -> dict[str, Any]:
     elif objects:
         adapted["tool_calls"] = [_decoded(call) for call in calls]
     return adapted
+
+
+def _in_parts(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}] if content else []}
+
+
+def one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation with one call a message at most, each before its own result."""
+    found: list[Message] = []
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2:
+            found.append(message)
+            continue
+        end = index
+        while end < len(messages) and messages[end]["role"] == "tool":
+            end += 1
+        results = list(messages[index:end])
+        for number, call in enumerate(calls):
+            # What was said and thought came before the first call.
+            head = message if number == 0 else {"role": "assistant", "content": ""}
+            found.append({**head, "tool_calls": [call]})
+            own = [one for one in results if one.get("tool_call_id") == call["id"]]
+            found += own
+            results = [one for one in results if one not in own]
+        found += results
+        index = end
+    return found
+
+
+def _written(message: Message) -> list[str]:
+    return [
+        HERMES.begin.replace("NAME", json.dumps(call["function"]["name"], ensure_ascii=False))
+        + call["function"]["arguments"]
+        + HERMES.end
+        for call in message["tool_calls"]
+    ]
 
 
 def _decoded(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from gateway.records import Message, Trail
 from gateway.tokens.append_only import Continuation, prove
+from gateway.tokens.marks import marks_of
 from gateway.tokens.renderer import Extension, Tools, blocked
 from gateway.tokens.template import ChatTemplate
 from gateway.tokens.tokenizer import Tokenizer
 
 _PROOFS = 256
+#: Llama 3 ends a call that awaits its result with the one, and templates write the other.
+_SAME_END = {"<|eom_id|>": "<|eot_id|>"}
 _PROBE: Message = {"role": "user", "content": "Ux2"}
 
 
@@ -26,9 +29,15 @@ class TemplateRenderer:
 
     name = "template"
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None = None,
+        modalities: Iterable[str] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = template or ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens)
+        self.marks = marks_of(self._template, tokenizer, modalities)
         self._thinks = "think" in self._template.source
         self._think_end = tokenizer.id_of("</think>")
         self._proof = lru_cache(maxsize=_PROOFS)(self._prove)
@@ -38,7 +47,7 @@ class TemplateRenderer:
     def render(
         self, messages: Sequence[Message], tools: Tools, template_kwargs: Mapping[str, Any]
     ) -> list[int]:
-        adapted = [self._template.adapt(message) for message in messages]
+        adapted = self._template.adapt_all(messages)
         return self._tokenizer.encode(
             self._template.render(adapted, tools=tools, generate=True, kwargs=template_kwargs)
         )
@@ -67,6 +76,10 @@ class TemplateRenderer:
         if proof.reason:
             return Extension(reason=proof.reason)
         reply = self._template.adapt(before[-1])
+        if self._template.one_call and reply.get("tool_calls"):
+            # What follows a reply does not depend on how many calls it has, and some templates
+            # take one only; the recorded ids hold them all.
+            reply["tool_calls"] = reply["tool_calls"][:1]
         used = tools if proof.tools_matter else ()
         closed = self._template.render(
             [_PROBE, reply], tools=used, generate=False, kwargs=template_kwargs
@@ -75,13 +88,21 @@ class TemplateRenderer:
             [_PROBE, reply, *new], tools=used, generate=True, kwargs=template_kwargs
         )
         if not full.startswith(closed):
-            return Extension(reason="template_not_append_only")
+            dropped = full.count("</think>") < closed.count("</think>")
+            return Extension(
+                reason="template_dropped_reasoning" if dropped else "template_not_append_only"
+            )
         # The stop token is tokenized along with what follows, since some of them swallow the
         # white space after them; the one that was sampled then stands in for it.
         first, *rest = self._tokenizer.encode(proof.close + full[len(closed) :])
-        if not trail.sampled_ids or trail.sampled_ids[-1] != first:
+        if not trail.sampled_ids or not self._ends_as(trail.sampled_ids[-1], first):
             return Extension(reason="parent_not_closed")
-        return Extension(ids=[*trail.prompt_ids, *trail.sampled_ids, *rest])
+        return Extension(trail=trail, added=rest)
+
+    def _ends_as(self, sampled: int, written: int) -> bool:
+        """Whether the token that ended a reply may stand where the template writes another."""
+        token = self._tokenizer.token_of
+        return sampled == written or _SAME_END.get(token(sampled) or "") == token(written)
 
     def _prove(
         self, roles: tuple[str, ...], tools: bool, thinking: bool, kwargs: str

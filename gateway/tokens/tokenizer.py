@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from gateway.errors import ConfigError
+from gateway.records import first_outside
+from gateway.tokens.ends import reply_ends
+from gateway.tokens.formats import CallFormat, format_of
+from gateway.tokens.words import Words
+
+_ENCODERS = {
+    "image": {"vision_config", "image_processor_type", "image_processor"},
+    "audio": {"audio_config", "feature_extractor_type", "feature_extractor"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +30,14 @@ class ModelFacts:
 
     `vocab_size` is that of the model's embedding (`config.json`), which may be larger or smaller
     than the tokenizer's: an id at or beyond it crashes an engine. `stop_token_ids` are the ids
-    that end a reply.
+    that end a reply. `modalities` are what it takes beside text: `image`, `audio`.
     """
 
     model_type: str
     vocab_size: int
     context_length: int
     stop_token_ids: tuple[int, ...]
+    modalities: tuple[str, ...] = ()
 
 
 class Tokenizer:
@@ -47,12 +59,23 @@ class Tokenizer:
         self.chat_template = chat_template
         self.special_tokens = dict(special_tokens)
         added = backend.get_added_tokens_decoder()
+        self.added_ids = frozenset(added)
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        self.special_texts = frozenset(token.content for token in added.values() if token.special)
         decoder = json.loads(backend.to_str())["decoder"]
         #: Ids map to bytes one by one, so text can be put together without decoding windows.
         self.is_byte_level = decoder is not None and decoder["type"] == "ByteLevel"
         self._alphabet = _byte_alphabet()
         self._bytes: dict[int, bytes] = {}
+        self._hidden: dict[tuple[str, ...], frozenset[int]] = {}
+        self._words = Words.of(backend) if self.is_byte_level else None
+        self._parted = _parted(added) if self._words else None
+        self._added = {token.content: id_ for id_, token in added.items()}
+
+    @cached_property
+    def calls(self) -> CallFormat:
+        """How the model writes tool calls."""
+        return format_of(self.chat_template)
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
@@ -70,26 +93,54 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         settings = _read(directory / "tokenizer_config.json", required=False)
-        return cls(
-            backend,
-            facts=_facts(backend, directory, settings),
-            chat_template=_template(directory, settings),
-            special_tokens=_special_tokens(settings),
-        )
+        template, special = _template(directory, settings), _special_tokens(settings)
+        facts = _facts(backend, directory, settings)
+        found = cls(backend, facts=facts, chat_template=template, special_tokens=special)
+        ends = reply_ends(template, special, found.special_texts)
+        ids = (id_ for end in ends if (id_ := found.id_of(end)) is not None)
+        known = [id_ for id_ in ids if id_ < facts.vocab_size]
+        stops = tuple(dict.fromkeys((*facts.stop_token_ids, *known)))
+        found.facts = replace(facts, stop_token_ids=stops)
+        return found
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Ids of `text`. Special tokens written in it count.
 
         With `special`, those that the tokenizer puts around a text of its own are added.
         """
-        ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
+        ids: list[int] = []
+        if self._words is not None and self._parted is not None and not special:
+            for index, part in enumerate(self._parted(text)):
+                if index % 2:
+                    ids.append(self._added[part])
+                elif part:
+                    ids += self._words.encode(part)
+        else:
+            ids += self._backend.encode(text, add_special_tokens=special).ids
         return ids
+
+    def forget(self) -> None:
+        """Keep nothing of the texts that were encoded."""
+        if self._words is not None:
+            self._words.forget()
 
     def decode(self, ids: Iterable[int], *, skip: frozenset[int] = frozenset()) -> str:
         """Text of `ids` without those in `skip`; bytes that are no UTF-8 become U+FFFD."""
         kept = [id_ for id_ in ids if id_ not in skip]
         text: str = self._backend.decode(kept, skip_special_tokens=False)
         return text
+
+    def hidden_ids(self, more: Sequence[str], shown: Sequence[str]) -> frozenset[int]:
+        """Special tokens and `more`, without those that are `shown`; what was asked for is kept."""
+        key = (*more, "", *shown)
+        found = self._hidden.get(key)
+        if found is None:
+            hidden = self.special_ids.union(self._ids_of(more)).difference(self._ids_of(shown))
+            found = self._hidden[key] = hidden
+        return found
+
+    def _ids_of(self, tokens: Iterable[str]) -> set[int]:
+        return {id_ for token in tokens if (id_ := self.id_of(token)) is not None}
 
     def id_of(self, token: str) -> int | None:
         """The id of one token by its own text, None where the vocabulary has no such token."""
@@ -115,10 +166,7 @@ class Tokenizer:
 
     def first_invalid(self, ids: Sequence[int]) -> int | None:
         """An id that the model does not have, or None; checked before ids reach an engine."""
-        size = self.facts.vocab_size
-        if not ids or (min(ids) >= 0 and max(ids) < size):
-            return None
-        return next(id_ for id_ in ids if not 0 <= id_ < size)
+        return first_outside(ids, self.facts.vocab_size)
 
 
 def _read(path: Path, *, required: bool = True) -> dict[str, Any]:
@@ -164,7 +212,18 @@ def _facts(
         vocab_size=vocab_size,
         context_length=context_length,
         stop_token_ids=tuple(stops),
+        modalities=_modalities(directory, config),
     )
+
+
+def _modalities(directory: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an encoder in the model's configuration, or a processor beside it, is for."""
+    processors = [
+        _read(directory / name, required=False)
+        for name in ("preprocessor_config.json", "processor_config.json")
+    ]
+    named = {key for source in (config, *processors) for key in source}
+    return tuple(kind for kind, keys in _ENCODERS.items() if named & keys)
 
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> str:
@@ -194,6 +253,19 @@ def _token_text(value: object) -> str | None:
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None
+
+
+def _parted(
+    added: Mapping[int, tokenizers.AddedToken],
+) -> Callable[[str], list[str]] | None:
+    """Cuts text at added tokens, every other part being one; None where white space goes along."""
+    for token in added.values():
+        if token.lstrip or token.rstrip or token.single_word or token.normalized:
+            return None
+    texts = sorted((token.content for token in added.values()), key=len, reverse=True)
+    if not texts:
+        return lambda text: [text]
+    return re.compile(f"({'|'.join(map(re.escape, texts))})").split
 
 
 def _byte_alphabet() -> dict[str, int]:

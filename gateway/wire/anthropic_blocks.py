@@ -16,20 +16,28 @@ from gateway.errors import InvalidRequest
 from gateway.records import Message
 from gateway.wire.json_body import check_depth
 from gateway.wire.json_prefix import JsonPrefix
+from gateway.wire.media import MediaReader
 
 #: The key under which a tool input holds arguments that are no JSON object, as they were written.
 UNPARSED = "INVALID_JSON"
 
 _ROLES = ("user", "assistant", "system")
-_MEDIA = ("image", "document", "search_result", "container_upload")
+_NO_TEXT = ("image", "document", "search_result", "container_upload")
 
 Block = Mapping[str, Any]
 
 
 def converted(
-    system: str | Sequence[Block] | None, messages: Sequence[Block], most: int
+    system: str | Sequence[Block] | None,
+    messages: Sequence[Block],
+    most: int,
+    media: MediaReader | None = None,
 ) -> tuple[Message, ...]:
-    """The conversation in OpenAI form. Raises InvalidRequest that names the wrong field."""
+    """The conversation in OpenAI form. Raises InvalidRequest that names the wrong field.
+
+    Without `media` there is text alone.
+    """
+    shown = media or MediaReader(complain=wrong)
     if not messages:
         raise wrong("messages", "at least one message is required")
     found: list[Message] = []
@@ -52,7 +60,7 @@ def converted(
             order = {call["id"]: number for number, call in enumerate(said.get("tool_calls", ()))}
             found.append(said)
         else:
-            found += _user(content, f"{at}.content", order)
+            found += _user(content, f"{at}.content", order, shown)
     if messages[-1]["role"] == "assistant":
         raise wrong("messages", "this model does not continue a reply; end with a user message")
     if len(found) > most:
@@ -86,7 +94,7 @@ def input_of(arguments: str) -> dict[str, Any]:
 
 
 def _user(
-    content: str | Sequence[Block], at: str, order: Mapping[str, int]
+    content: str | Sequence[Block], at: str, order: Mapping[str, int], media: MediaReader
 ) -> list[dict[str, Any]]:
     """Tool results in the order of their calls, then what the user says.
 
@@ -99,21 +107,22 @@ def _user(
     said: list[dict[str, Any]] = []
     for here, kind, block in _blocks(content, at):
         if kind == "tool_result":
-            results.append(_result(block, here))
+            results.append(_result(block, here, media))
         else:
-            said.append(_text_part(here, kind, block))
+            said.append(_part(here, kind, block, media))
     results.sort(key=lambda result: order.get(result["tool_call_id"], len(order)))
     if said or not results:
         results.append({"role": "user", "content": _plain(said)})
     return results
 
 
-def _result(block: Block, at: str) -> dict[str, Any]:
+def _result(block: Block, at: str, media: MediaReader) -> dict[str, Any]:
     content = block.get("content")
     if content is not None and not isinstance(content, (str, list)):
         raise wrong(f"{at}.content", "expected a string or an array of blocks")
     if not isinstance(content, str):
-        content = _plain([_text_part(*each) for each in _blocks(content or (), f"{at}.content")])
+        blocks = _blocks(content or (), f"{at}.content")
+        content = _plain([_part(*each, media) for each in blocks])
     result: dict[str, Any] = {
         "role": "tool",
         "tool_call_id": _text(block, "tool_use_id", at),
@@ -162,15 +171,41 @@ def _texts(content: str | Sequence[Block], at: str, between: str) -> str:
 
 def _plain(parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """One text as a string, as clients write it in other requests; several stay apart."""
-    if len(parts) > 1:
+    if len(parts) > 1 or (parts and parts[0]["type"] != "text"):
         return list(parts)
     return str(parts[0]["text"]) if parts else ""
+
+
+def _part(at: str, kind: str, block: Block, media: MediaReader) -> dict[str, Any]:
+    """A block of a user or of a tool: text, an image, or a document of text."""
+    if kind not in ("image", "document"):
+        return _text_part(at, kind, block)
+    source = block.get("source")
+    if kind == "image":
+        media.check(kind, at)
+    form = source.get("type") if isinstance(source, dict) else None
+    if not isinstance(source, dict) or not isinstance(form, str):
+        if kind == "document":
+            return _text_part(at, kind, block)
+        raise wrong(f"{at}.source", "expected an object with a type")
+    at = f"{at}.source"
+    if kind == "document":
+        if source.get("media_type") != "text/plain" or form not in ("text", "base64"):
+            raise wrong(at, "only documents of text are taken", "unsupported_content")
+        data = _text(source, "data", at)
+        text = data if form == "text" else media.text(data, f"{at}.data")
+        return {"type": "text", "text": text}
+    if form == "base64":
+        return media.image_data(source.get("media_type"), source.get("data"), at)
+    if form == "url":
+        return media.image(source.get("url"), f"{at}.url")
+    raise wrong(f"{at}.type", "expected 'base64' or 'url'", "unsupported_content")
 
 
 def _text_part(at: str, kind: str, block: Block) -> dict[str, Any]:
     if kind == "text":
         return {"type": "text", "text": _text(block, "text", at)}
-    if kind in _MEDIA:
+    if kind in _NO_TEXT:
         words = f"this model does not take {kind.replace('_', ' ')} content"
         raise wrong(f"{at}.type", words, "unsupported_content")
     words = f"blocks of type {kind[:64]!r} are not supported here"

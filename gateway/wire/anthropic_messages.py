@@ -17,16 +17,17 @@ from gateway.wire.anthropic_encoder import MessageEncoder
 from gateway.wire.anthropic_user import known_user
 from gateway.wire.clients import caller
 from gateway.wire.json_body import JsonBody, check_depth
+from gateway.wire.media import NO_MEDIA, MediaReader, MediaRules
+from gateway.wire.request_fields import MODEL_CHARACTERS, MOST_TOOLS
+from gateway.wire.sampling_fields import LARGEST_INT
+from gateway.wire.session_hints import group_in_body
 
-_MOST_TOOLS = 512
 _MOST_STOPS = 32
 _STOP_CHARACTERS = 1_000
-_MODEL_CHARACTERS = 256
-_LARGEST_INT = 2**63 - 1
 _EFFORTS = ("low", "medium", "high")
 
 
-class _Conversation(msgspec.Struct, kw_only=True):
+class ConversationBody(msgspec.Struct, kw_only=True):
     """What is read of a request; all other fields are ignored."""
 
     model: str
@@ -39,7 +40,7 @@ class _Conversation(msgspec.Struct, kw_only=True):
     thread: dict[str, Any] | None = None
 
 
-class _Body(_Conversation, kw_only=True):
+class MessageBody(ConversationBody, kw_only=True):
     """The same for a reply that is wanted."""
 
     max_tokens: int
@@ -62,12 +63,13 @@ class AnthropicMessages:
 
     name = "anthropic_messages"
 
-    def __init__(self) -> None:
-        self._json = JsonBody(_Body)
-        self._counted = JsonBody(_Conversation)
+    def __init__(self, media: MediaRules = NO_MEDIA) -> None:
+        self._media = media
+        self._json = JsonBody(MessageBody)
+        self._counted = JsonBody(ConversationBody)
 
     def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
-        asked: _Body = self._json.decode(body)
+        asked: MessageBody = self._json.decode(body)
         return self._request(asked, _sampling(asked), asked, headers, limits)
 
     def parse_count(
@@ -92,28 +94,34 @@ class AnthropicMessages:
 
     def _request(
         self,
-        asked: _Conversation,
+        asked: ConversationBody,
         sampling: Sampling,
-        whole: _Body | None,
+        whole: MessageBody | None,
         headers: Mapping[str, str],
         limits: ServerSettings,
     ) -> TurnRequest:
-        who = caller(headers, limits.max_id_bytes)
+        user = known_user(whole.metadata if whole else None, limits.max_id_bytes)
+        group = group_in_body(whole.metadata if whole else None, limits.max_id_bytes)
+        who = caller(headers, limits.max_id_bytes).or_session(user.session_name).or_group(group)
         if asked.thread is not None:
             raise wrong(
                 "thread",
                 "threads are not supported; send the whole conversation",
                 anthropic_errors.THREAD,
             )
-        if not asked.model or len(asked.model) > _MODEL_CHARACTERS:
-            raise wrong("model", f"expected 1 to {_MODEL_CHARACTERS} characters")
+        if not asked.model or len(asked.model) > MODEL_CHARACTERS:
+            raise wrong("model", f"expected 1 to {MODEL_CHARACTERS} characters")
         tools = _tools(asked.tools or ())
         tool_choice, allowed = _tool_choice(asked.tool_choice, tools)
-        user = known_user(whole.metadata if whole else None, limits.max_id_bytes)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
-            messages=converted(asked.system, asked.messages, limits.max_messages),
+            messages=converted(
+                asked.system,
+                asked.messages,
+                limits.max_messages,
+                MediaReader(self._media, limits, wrong),
+            ),
             sampling=sampling,
             tools=tools,
             stream=bool(whole and whole.stream),
@@ -124,28 +132,20 @@ class AnthropicMessages:
             is not True,
             call_prefix="toolu_",
             shorten=True,
-            session_name=who.session_name or user.session_name,
-            parent_session_name=who.parent_session_name,
-            marker=who.marker,
-            declared_kind=who.declared_kind,
-            turn_type=who.turn_type,
-            session_done=who.session_done,
-            retry_count=who.retry_count,
-            idempotency_key=who.idempotency_key,
             user=user.name,
-            client=who.client,
             template_kwargs=_template_kwargs(asked),
+            **who.fields,
         )
 
 
-def _sampling(asked: _Body) -> Sampling:
-    if not 1 <= asked.max_tokens <= _LARGEST_INT:
+def _sampling(asked: MessageBody) -> Sampling:
+    if not 1 <= asked.max_tokens <= LARGEST_INT:
         raise wrong("max_tokens", "expected a number of at least 1")
     if asked.temperature is not None and not 0 <= asked.temperature <= 2:
         raise wrong("temperature", "expected a number from 0 to 2")
     if asked.top_p is not None and not 0 < asked.top_p <= 1:
         raise wrong("top_p", "expected a number above 0 and at most 1")
-    if asked.top_k is not None and not -1 <= asked.top_k <= _LARGEST_INT:
+    if asked.top_k is not None and not -1 <= asked.top_k <= LARGEST_INT:
         raise wrong("top_k", "expected a number of at least 0")
     stops = asked.stop_sequences or []
     if len(stops) > _MOST_STOPS:
@@ -162,7 +162,7 @@ def _sampling(asked: _Body) -> Sampling:
     )
 
 
-def _grammar(asked: _Body) -> dict[str, Any] | None:
+def _grammar(asked: MessageBody) -> dict[str, Any] | None:
     at = "output_config.format"
     form = (asked.output_config or {}).get("format")
     if form is None:
@@ -178,8 +178,8 @@ def _grammar(asked: _Body) -> dict[str, Any] | None:
 
 def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Tools in OpenAI form: their name, description and schema."""
-    if len(tools) > _MOST_TOOLS:
-        raise wrong("tools", f"at most {_MOST_TOOLS} tools are allowed")
+    if len(tools) > MOST_TOOLS:
+        raise wrong("tools", f"at most {MOST_TOOLS} tools are allowed")
     return tuple(_tool(tool, f"tools.{index}") for index, tool in enumerate(tools))
 
 
@@ -220,7 +220,7 @@ def _tool_choice(
     return "required", (str(name),)
 
 
-def _template_kwargs(asked: _Conversation) -> dict[str, Any]:
+def _template_kwargs(asked: ConversationBody) -> dict[str, Any]:
     """What templates know of thinking, in the names that they have for it."""
     kwargs: dict[str, Any] = {}
     if kind := (asked.thinking or {}).get("type"):

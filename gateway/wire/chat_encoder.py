@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +27,7 @@ _REASONS = {
 
 
 class ChatEncoder:
-    """Writes one response. What all its chunks share is encoded once."""
+    """Writes one response. What all its chunks share is encoded once, as a stream begins."""
 
     def __init__(self, request: TurnRequest, response_id: UUID, created: int, model: str) -> None:
         self._choices = request.choices
@@ -37,9 +38,29 @@ class ChatEncoder:
             "created": created,
             "model": model,
         }
-        # A chunk is head + choice + tail; with usage asked for, all but the last say null.
-        self._head = b"data: " + _encode(self._shared)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
+
+    @cached_property
+    def _head(self) -> bytes:
+        """A chunk is head + choice + tail."""
+        return b"data: " + _encode(self._shared)[:-1] + b',"choices":['
+
+    @cached_property
+    def _tail(self) -> bytes:
+        """With usage asked for, all chunks but the last say null."""
+        return b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
+
+    @cached_property
+    def _before(self) -> list[bytes]:
+        """What comes before the text of a chunk that has nothing else, by choice."""
+        return [
+            self._head + b'{"index":%d,"delta":{"content":' % choice
+            for choice in range(self._choices)
+        ]
+
+    @cached_property
+    def _after(self) -> bytes:
+        """What comes after it."""
+        return b'},"logprobs":null,"finish_reason":null}' + self._tail
 
     def start(self, prompt_tokens: int = 0) -> bytes:  # noqa: ARG002 - other dialects begin with it
         opening = {"role": "assistant", "content": ""}
@@ -47,6 +68,8 @@ class ChatEncoder:
 
     def delta(self, choice: int, delta: Delta, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
         """One chunk; tokens whose text is still held back may come with an empty delta."""
+        if not logprobs and not delta.reasoning and delta.call_index is None:
+            return b"".join((self._before[choice], _encode(delta.text), self._after))
         if delta.call_index is not None:
             return self._chunk(choice, {"tool_calls": [_call(delta)]}, logprobs)
         fields: dict[str, str] = {}
@@ -167,4 +190,5 @@ def usage_of(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }

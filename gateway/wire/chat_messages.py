@@ -7,20 +7,31 @@ from typing import Any
 
 from gateway.errors import InvalidRequest
 from gateway.records import Message
-from gateway.wire.json_body import check_depth, invalid, unsupported
+from gateway.wire.json_body import (
+    check_depth,
+    invalid,
+    missing,
+    optional_text_in,
+    text_in,
+    unsupported,
+)
+from gateway.wire.media import MediaReader, refused
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_MEDIA = {
-    "image_url": "image",
-    "input_image": "image",
-    "input_audio": "audio",
-    "file": "file",
-    "video_url": "video",
-}
+_SPEAKERS = ("user", "assistant", "system", "developer")
+_MEDIA = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
+_NO_MEDIA = {"file": "file", "video_url": "video"}
+_SHOWN_BY = ("user", "tool")
+_CALL_KEYS, _FUNCTION_KEYS = {"id", "type", "function"}, {"name", "arguments"}
 
 
-def checked_messages(messages: Sequence[dict[str, Any]], max_messages: int) -> tuple[Message, ...]:
-    """The messages, unchanged. Unknown keys stay, since a template may read them."""
+def checked_messages(
+    messages: Sequence[dict[str, Any]], max_messages: int, media: MediaReader
+) -> tuple[Message, ...]:
+    """The messages, but that images and audio are described and the text of files stands as text.
+
+    Unknown keys stay, since a template may read them.
+    """
     if not messages:
         raise InvalidRequest(
             "Invalid 'messages': empty array. Expected an array with minimum length 1.",
@@ -32,7 +43,7 @@ def checked_messages(messages: Sequence[dict[str, Any]], max_messages: int) -> t
             "messages", f"at most {max_messages} messages are allowed", "array_above_max_length"
         )
     for index, message in enumerate(messages):
-        _check_message(message, f"messages[{index}]")
+        _check_message(message, f"messages[{index}]", media)
     return tuple(messages)
 
 
@@ -47,52 +58,104 @@ def checked_tools(tools: Sequence[dict[str, Any]], most: int) -> tuple[Mapping[s
         function = tool.get("function")
         if not isinstance(function, dict):
             raise invalid(f"{at}.function", "expected an object", "invalid_type")
-        _text(function, "name", f"{at}.function", needed=True)
-        _text(function, "description", f"{at}.function")
+        text_in(function, "name", f"{at}.function")
+        optional_text_in(function, "description", f"{at}.function")
         if not isinstance(function.get("parameters") or {}, dict):
             raise invalid(f"{at}.function.parameters", "expected an object", "invalid_type")
         check_depth(tool, at)
     return tuple(tools)
 
 
-def _check_message(message: dict[str, Any], at: str) -> None:
+def _check_message(message: dict[str, Any], at: str, media: MediaReader) -> None:
     role = message.get("role")
+    if len(message) == 2 and role in _SPEAKERS and isinstance(message.get("content"), str):
+        # Nothing else is there that could be wrong.
+        return
+    if len(message) == 3 and _is_usual(message, role):
+        return
     if role is None:
-        raise _missing(f"{at}.role")
+        raise missing(f"{at}.role")
     if role not in _ROLES:
         raise invalid(f"{at}.role", f"supported values are {', '.join(map(repr, _ROLES))}")
     content = message.get("content")
     if content is None:
         if role not in ("assistant", "function"):
-            raise _missing(f"{at}.content")
+            raise missing(f"{at}.content")
     elif isinstance(content, list):
         for index, part in enumerate(content):
-            _check_part(part, f"{at}.content[{index}]", role)
+            content[index] = _checked_part(part, f"{at}.content[{index}]", role, media)
     elif not isinstance(content, str):
         raise invalid(f"{at}.content", "expected a string or an array of parts", "invalid_type")
-    if role == "assistant":
-        _check_calls(message, at)
-    elif message.get("tool_calls"):
-        raise invalid(f"{at}.tool_calls", "only assistant messages call tools")
-    _text(message, "tool_call_id", at, needed=role == "tool")
-    _text(message, "name", at, needed=role == "function")
+    (_check_calls if role == "assistant" else _check_no_calls)(message, at)
+    (text_in if role == "tool" else optional_text_in)(message, "tool_call_id", at)
+    (text_in if role == "function" else optional_text_in)(message, "name", at)
+    optional_text_in(message, "reasoning_content", at)
     check_depth(message, at)
 
 
-def _check_part(part: object, at: str, role: str) -> None:
+def _is_usual(message: dict[str, Any], role: object) -> bool:
+    """Whether a message of three fields is a call's result or a reply with calls, and no more.
+
+    Most of an agent's history is, all of it is sent with every request, and none of it is wrong.
+    """
+    if role == "tool":
+        return isinstance(message.get("content"), str) and isinstance(
+            message.get("tool_call_id"), str
+        )
+    content, calls = message.get("content"), message.get("tool_calls")
+    return (
+        role == "assistant"
+        and "content" in message
+        and (content is None or isinstance(content, str))
+        and isinstance(calls, list)
+        and all(map(_is_usual_call, calls))
+    )
+
+
+def _is_usual_call(call: object) -> bool:
+    if not isinstance(call, dict) or call.keys() != _CALL_KEYS or call["type"] != "function":
+        return False
+    function = call["function"]
+    return (
+        isinstance(call["id"], str)
+        and isinstance(function, dict)
+        and function.keys() == _FUNCTION_KEYS
+        and isinstance(function["name"], str)
+        and isinstance(function["arguments"], str)
+    )
+
+
+def _checked_part(part: object, at: str, role: str, media: MediaReader) -> dict[str, Any]:
     if not isinstance(part, dict):
         raise invalid(at, "expected an object", "invalid_type")
     kind = part.get("type")
     if kind == "text" or (kind == "refusal" and role == "assistant"):
-        _text(part, kind, at, needed=True)
-    elif isinstance(kind, str) and kind in _MEDIA:
-        raise InvalidRequest(
-            f"This model does not take {_MEDIA[kind]} content.",
-            param=f"{at}.type",
-            code="unsupported_content",
-        )
-    else:
-        raise invalid(f"{at}.type", "supported values are 'text'")
+        text_in(part, kind, at)
+        for key in ("text", "refusal"):
+            optional_text_in(part, key, at)
+        return part
+    if isinstance(kind, str) and kind in _MEDIA:
+        media.check(_MEDIA[kind], at)
+        if role not in _SHOWN_BY:
+            raise invalid(f"{at}.type", "only user and tool messages hold images and audio")
+        if kind == "input_audio":
+            return media.audio(part.get(kind), f"{at}.{kind}")
+        image = part.get("image_url")
+        if not isinstance(image, dict):
+            return media.image(image, f"{at}.image_url", part.get("detail"))
+        return media.image(image.get("url"), f"{at}.image_url.url", image.get("detail"))
+    if kind == "file" and isinstance(file := part.get("file"), dict) and file.get("file_data"):
+        text = media.file_text(file["file_data"], f"{at}.file.file_data")
+        return {"type": "text", "text": text}
+    if isinstance(kind, str) and kind in _NO_MEDIA:
+        raise refused(_NO_MEDIA[kind], f"{at}.type")
+    raise invalid(f"{at}.type", "supported values are 'text', 'image_url' and 'input_audio'")
+
+
+def _check_no_calls(message: dict[str, Any], at: str) -> None:
+    for key in ("tool_calls", "function_call"):
+        if message.get(key):
+            raise invalid(f"{at}.{key}", "only assistant messages call tools")
 
 
 def _check_calls(message: dict[str, Any], at: str) -> None:
@@ -107,7 +170,7 @@ def _check_calls(message: dict[str, Any], at: str) -> None:
             raise invalid(here, "expected an object", "invalid_type")
         if call.get("type", "function") != "function":
             raise unsupported(f"{here}.type", "Only tool calls of type 'function' are supported.")
-        _text(call, "id", here, needed=True)
+        text_in(call, "id", here)
         _check_function(call.get("function"), f"{here}.function")
     if message.get("function_call") is not None:
         _check_function(message["function_call"], f"{at}.function_call")
@@ -116,20 +179,5 @@ def _check_calls(message: dict[str, Any], at: str) -> None:
 def _check_function(function: object, at: str) -> None:
     if not isinstance(function, dict):
         raise invalid(at, "expected an object", "invalid_type")
-    _text(function, "name", at, needed=True)
-    _text(function, "arguments", at, needed=True)
-
-
-def _text(holder: Mapping[str, Any], key: str, at: str, *, needed: bool = False) -> None:
-    value = holder.get(key)
-    if value is None:
-        if needed:
-            raise _missing(f"{at}.{key}")
-    elif not isinstance(value, str):
-        raise invalid(f"{at}.{key}", "expected a string", "invalid_type")
-
-
-def _missing(param: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-    )
+    text_in(function, "name", at)
+    text_in(function, "arguments", at)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
 from gateway.records import TurnKind
@@ -41,9 +45,8 @@ _REQUEST_KIND = re.compile(r'"request_kind":\s*"(\w+)"')
 _MOST_RETRIES = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """What the headers of one request say."""
+class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the headers of one request say, in the names of `TurnRequest`."""
 
     session_name: str | None
     parent_session_name: str | None
@@ -54,6 +57,20 @@ class Caller:
     retry_count: int
     idempotency_key: str | None
     client: str
+    group_name: str | None = None
+
+    def or_session(self, name: str | None) -> Caller:
+        """The same, in the session that the body names where the headers name none."""
+        return self if name is None or self.session_name else replace(self, session_name=name)
+
+    def or_group(self, name: str | None) -> Caller:
+        """The same, of the group that the body names where the headers name none."""
+        return self if name is None or self.group_name else replace(self, group_name=name)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As arguments of a `TurnRequest`."""
+        return msgspec.structs.asdict(self)
 
 
 def caller(headers: Mapping[str, str], max_id_bytes: int) -> Caller:
@@ -68,10 +85,16 @@ def caller(headers: Mapping[str, str], max_id_bytes: int) -> Caller:
         declared_kind=_KINDS.get(turn_type.lower()),
         turn_type=turn_type,
         session_done=headers.get("x-session-done", "").strip().lower() in _TRUE,
-        retry_count=min(int(retries), _MOST_RETRIES) if retries.isdecimal() else 0,
+        retry_count=_count(retries),
         idempotency_key=_opaque(headers, "idempotency-key", max_id_bytes),
         client=_printable(headers.get("user-agent", "")),
+        group_name=_opaque(headers, "x-group-id", max_id_bytes),
     )
+
+
+def _count(digits: str) -> int:
+    """A header's number, 0 where it is none: no more than its first digits are read."""
+    return min(int(digits[:9]), _MOST_RETRIES) if digits.isdecimal() else 0
 
 
 def _session_names(headers: Mapping[str, str], max_id_bytes: int) -> tuple[str | None, str | None]:
@@ -97,7 +120,8 @@ def _joined(session: str, part: str | None) -> str:
 def _marker(headers: Mapping[str, str], parent: str | None) -> str:
     """`subagent`, `compaction` or nothing, as codex says it or as a parent session shows."""
     codex = headers.get("x-openai-subagent", "").strip().lower()
-    kind = _REQUEST_KIND.search(headers.get("x-codex-turn-metadata", "")[:_METADATA_CHARACTERS])
+    metadata = headers.get("x-codex-turn-metadata")
+    kind = None if metadata is None else _REQUEST_KIND.search(metadata[:_METADATA_CHARACTERS])
     if codex == "compact" or (kind is not None and kind.group(1) == "compaction"):
         return "compaction"
     return "subagent" if codex or parent is not None else ""
@@ -105,7 +129,11 @@ def _marker(headers: Mapping[str, str], parent: str | None) -> str:
 
 def _opaque(headers: Mapping[str, str], name: str, max_id_bytes: int) -> str | None:
     """A client's own name for something: any printable text of bounded length."""
-    value = headers.get(name, "").strip(" \t")
+    sent = headers.get(name)
+    if sent is None:
+        # As nearly all are.
+        return None
+    value = _as_sent(sent).strip(" \t")
     if not value:
         return None
     _check_length(value, name, max_id_bytes)
@@ -118,6 +146,16 @@ def _opaque(headers: Mapping[str, str], name: str, max_id_bytes: int) -> str | N
     return value
 
 
+def _as_sent(value: str) -> str:
+    """A header is read as Latin-1, in which UTF-8 is other letters, if any."""
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
 def _check_length(value: str, name: str, max_id_bytes: int) -> None:
     if len(value.encode("utf-8", "surrogatepass")) > max_id_bytes:
         raise InvalidRequest(
@@ -127,4 +165,6 @@ def _check_length(value: str, name: str, max_id_bytes: int) -> None:
 
 def _printable(text: str) -> str:
     kept = text[:_CLIENT_CHARACTERS]
+    if kept.isprintable():
+        return kept.strip()
     return "".join(character for character in kept if character.isprintable()).strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,6 +62,29 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> InvalidReq
     return InvalidRequest(f"Invalid value for '{param}': {message}.", param=param, code=code)
 
 
+def missing(param: str) -> InvalidRequest:
+    """A complaint about a field that has to be there."""
+    return InvalidRequest(
+        f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+    )
+
+
+def text_in(holder: Mapping[str, Any], key: str, at: str) -> str:
+    """The string under a key. Raises InvalidRequest where there is none, or something else."""
+    value = holder.get(key)
+    if value is None:
+        raise missing(f"{at}.{key}")
+    return optional_text_in(holder, key, at)
+
+
+def optional_text_in(holder: Mapping[str, Any], key: str, at: str) -> str:
+    """The same, or nothing where there is none."""
+    value = holder.get(key)
+    if value is not None and not isinstance(value, str):
+        raise invalid(f"{at}.{key}", "expected a string", "invalid_type")
+    return value or ""
+
+
 def unsupported(param: str, message: str) -> InvalidRequest:
     """A complaint about a field that is right but cannot be served here."""
     return InvalidRequest(message, param=param, code="unsupported_parameter")
@@ -69,13 +93,8 @@ def unsupported(param: str, message: str) -> InvalidRequest:
 def _complaint(text: str) -> InvalidRequest:
     at = _AT.search(text)
     path = at["path"] if at else ""
-    if missing := _MISSING.search(text):
-        param = f"{path}.{missing['name']}".lstrip(".")
-        return InvalidRequest(
-            f"Missing required parameter: '{param}'.",
-            param=param,
-            code="missing_required_parameter",
-        )
+    if lacking := _MISSING.search(text):
+        return missing(f"{path}.{lacking['name']}".lstrip("."))
     words = (text[: at.start()] if at else text).replace("`", "")
     if not path:
         return InvalidRequest(f"Invalid request body: {words}.", code="invalid_type")

@@ -9,27 +9,26 @@ from uuid import UUID
 import msgspec
 
 from gateway.config import ServerSettings
-from gateway.errors import NextstateError
 from gateway.records import Sampling, TurnRequest
-from gateway.wire.chat_encoder import ChatEncoder, error_body
+from gateway.wire.chat_encoder import ChatEncoder
 from gateway.wire.chat_messages import checked_messages, checked_tools
 from gateway.wire.chat_tool_choice import checked_choice
 from gateway.wire.clients import caller
-from gateway.wire.json_body import JsonBody, check_depth, invalid, unsupported
-from gateway.wire.outcome import outcome_of
+from gateway.wire.json_body import JsonBody, invalid, unsupported
+from gateway.wire.media import NO_MEDIA, MediaReader, MediaRules
+from gateway.wire.openai_errors import OpenAIErrors
 from gateway.wire.reply_schema import reply_grammar
+from gateway.wire.request_fields import (
+    MOST_TOOLS,
+    MOST_TOP_LOGPROBS,
+    StreamOptions,
+    check_model,
+    choices_of,
+    streamed,
+    template_options,
+)
 from gateway.wire.sampling_fields import SamplingFields, between
-
-_MOST_TOOLS = 512
-_MOST_CHOICES = 8
-_MOST_TOP_LOGPROBS = 20
-_MODEL_CHARACTERS = 256
-#: Names that rendering gives to templates itself.
-_RESERVED = ("messages", "tools", "add_generation_prompt")
-
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
+from gateway.wire.session_hints import group_in_body
 
 
 class _ResponseFormat(msgspec.Struct):
@@ -37,13 +36,13 @@ class _ResponseFormat(msgspec.Struct):
     json_schema: dict[str, Any] | None = None
 
 
-class _Body(SamplingFields, kw_only=True):
+class ChatBody(SamplingFields, kw_only=True):
     """The fields that mean something here; all others are ignored."""
 
     model: str
     messages: list[dict[str, Any]]
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -58,9 +57,10 @@ class _Body(SamplingFields, kw_only=True):
     user: str | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    metadata: Any = None
 
 
-class OpenAIChat:
+class OpenAIChat(OpenAIErrors):
     """Requests and replies of the chat completions API.
 
     The old `functions` are refused in so many words rather than served in part.
@@ -68,48 +68,42 @@ class OpenAIChat:
 
     name = "openai_chat"
 
-    def __init__(self) -> None:
-        self._json = JsonBody(_Body)
+    def __init__(self, media: MediaRules = NO_MEDIA) -> None:
+        self._json = JsonBody(ChatBody)
+        self._media = media
 
     def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
-        asked: _Body = self._json.decode(body)
-        who = caller(headers, limits.max_id_bytes)
-        if not asked.model or len(asked.model) > _MODEL_CHARACTERS:
-            raise invalid("model", f"expected 1 to {_MODEL_CHARACTERS} characters")
-        choices = 1 if asked.n is None else between("n", asked.n, 1, _MOST_CHOICES)
-        stream = bool(asked.stream)
-        if asked.stream_options is not None and not stream:
-            raise invalid("stream_options", "only allowed when 'stream' is true")
+        asked: ChatBody = self._json.decode(body)
+        group = group_in_body(asked.metadata, limits.max_id_bytes)
+        who = caller(headers, limits.max_id_bytes).or_group(group)
+        check_model(asked.model)
+        choices = choices_of(asked.n)
+        stream, include_usage = streamed(asked.stream, asked.stream_options)
         if "audio" in (asked.modalities or ()):
             raise unsupported("modalities", "This model does not speak.")
         if asked.functions:
             raise unsupported("functions", "'functions' is not supported; use 'tools'.")
-        tools = checked_tools(asked.tools or (), _MOST_TOOLS)
+        tools = checked_tools(asked.tools or (), MOST_TOOLS)
         tool_choice, allowed = checked_choice(asked.tool_choice, tools)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
-            messages=checked_messages(asked.messages, limits.max_messages),
+            messages=checked_messages(
+                asked.messages, limits.max_messages, MediaReader(self._media, limits)
+            ),
             sampling=_sampling(asked),
             tools=tools,
             stream=stream,
-            include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
+            include_usage=include_usage,
             tool_choice=tool_choice,
             allowed_tools=allowed,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             choices=choices,
             top_logprobs=_top_logprobs(asked),
-            session_name=who.session_name,
-            parent_session_name=who.parent_session_name,
-            marker=who.marker,
-            declared_kind=who.declared_kind,
-            turn_type=who.turn_type,
-            session_done=who.session_done,
-            retry_count=who.retry_count,
-            idempotency_key=who.idempotency_key,
+            stop_token_ids=asked.stop_ids,
             user=asked.user,
-            client=who.client,
-            template_kwargs=_template_kwargs(asked),
+            template_kwargs=template_options(asked.chat_template_kwargs, asked.reasoning_effort),
+            **who.fields,
         )
 
     def encoder(
@@ -117,16 +111,8 @@ class OpenAIChat:
     ) -> ChatEncoder:
         return ChatEncoder(request, response_id, created, model)
 
-    def error(
-        self,
-        error: NextstateError,
-        request_id: UUID | None = None,  # noqa: ARG002 - a header says it
-    ) -> tuple[int, dict[str, str], bytes]:
-        outcome = outcome_of(error)
-        return outcome.status, dict(outcome.headers), error_body(error)
 
-
-def _sampling(asked: _Body) -> Sampling:
+def _sampling(asked: ChatBody) -> Sampling:
     limit, named = asked.max_completion_tokens, "max_completion_tokens"
     if limit is None:
         limit, named = asked.max_tokens, "max_tokens"
@@ -141,20 +127,9 @@ def _grammar(form: _ResponseFormat | None) -> dict[str, Any] | None:
     return reply_grammar(form.type, schema, f"{at}.type", f"{at}.json_schema.schema")
 
 
-def _top_logprobs(asked: _Body) -> int | None:
+def _top_logprobs(asked: ChatBody) -> int | None:
     if asked.top_logprobs is not None:
-        between("top_logprobs", asked.top_logprobs, 0, _MOST_TOP_LOGPROBS)
+        between("top_logprobs", asked.top_logprobs, 0, MOST_TOP_LOGPROBS)
         if not asked.logprobs:
             raise invalid("top_logprobs", "only allowed when 'logprobs' is true")
     return (asked.top_logprobs or 0) if asked.logprobs else None
-
-
-def _template_kwargs(asked: _Body) -> dict[str, Any]:
-    kwargs = dict(asked.chat_template_kwargs or {})
-    for name in _RESERVED:
-        if name in kwargs:
-            raise invalid("chat_template_kwargs", f"'{name}' is given by the request itself")
-    check_depth(kwargs, "chat_template_kwargs")
-    if asked.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", asked.reasoning_effort)
-    return kwargs

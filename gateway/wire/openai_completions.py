@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import msgspec
+from msgspec.structs import replace
 
 from gateway.config import ServerSettings
-from gateway.errors import InvalidRequest, NextstateError
 from gateway.records import TurnRequest
-from gateway.wire.chat_encoder import error_body
 from gateway.wire.clients import caller
 from gateway.wire.completions_encoder import CompletionsEncoder
-from gateway.wire.json_body import JsonBody, invalid, unsupported
-from gateway.wire.outcome import outcome_of
+from gateway.wire.json_body import JsonBody, invalid, missing, unsupported
+from gateway.wire.openai_errors import OpenAIErrors
+from gateway.wire.request_fields import StreamOptions, check_model, choices_of, streamed
 from gateway.wire.sampling_fields import SamplingFields, between
 
-_MOST_CHOICES = 8
 _MOST_LOGPROBS = 5
-_MODEL_CHARACTERS = 256
 #: The original's, where the client leaves it open.
 _REPLY_TOKENS = 16
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class _Body(SamplingFields, kw_only=True):
+class CompletionBody(SamplingFields, kw_only=True):
     """The fields that mean something here; all others are ignored."""
 
     model: str
@@ -42,34 +34,32 @@ class _Body(SamplingFields, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     user: str | None = None
 
 
-class OpenAICompletions:
+class OpenAICompletions(OpenAIErrors):
     """Requests and replies of the old completions API: one prompt a request, text or token ids."""
 
     name = "openai_completions"
+    params = {"messages": "prompt"}  # noqa: RUF012 - read only
 
     def __init__(self) -> None:
-        self._json = JsonBody(_Body)
+        self._json = JsonBody(CompletionBody)
 
     def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
         """A request that still lacks `prompt_ids`: `prompt_of` says what they are made of."""
-        asked: _Body = self._json.decode(body)
+        asked: CompletionBody = self._json.decode(body)
         who = caller(headers, limits.max_id_bytes)
-        if not asked.model or len(asked.model) > _MODEL_CHARACTERS:
-            raise invalid("model", f"expected 1 to {_MODEL_CHARACTERS} characters")
-        choices = 1 if asked.n is None else between("n", asked.n, 1, _MOST_CHOICES)
+        check_model(asked.model)
+        choices = choices_of(asked.n)
         if asked.best_of not in (None, choices):
             raise unsupported("best_of", "'best_of' other than 'n' is not supported.")
         if asked.echo:
             raise unsupported("echo", "'echo' is not supported.")
         if asked.suffix:
             raise unsupported("suffix", "'suffix' is not supported.")
-        stream = bool(asked.stream)
-        if asked.stream_options is not None and not stream:
-            raise invalid("stream_options", "only allowed when 'stream' is true")
+        stream, include_usage = streamed(asked.stream, asked.stream_options)
         limit = _REPLY_TOKENS if asked.max_tokens is None else asked.max_tokens
         return TurnRequest(
             dialect=self.name,
@@ -77,36 +67,19 @@ class OpenAICompletions:
             messages=(),
             sampling=asked.sampling(limit, "max_tokens"),
             stream=stream,
-            include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
+            include_usage=include_usage,
             choices=choices,
             top_logprobs=between("logprobs", asked.logprobs, 0, _MOST_LOGPROBS),
-            session_name=who.session_name,
-            parent_session_name=who.parent_session_name,
-            marker=who.marker,
-            declared_kind=who.declared_kind,
-            turn_type=who.turn_type,
-            session_done=who.session_done,
-            retry_count=who.retry_count,
-            idempotency_key=who.idempotency_key,
+            stop_token_ids=asked.stop_ids,
             user=asked.user,
-            client=who.client,
             echo={"prompt": _prompt(asked.prompt)},
+            **who.fields,
         )
 
     def encoder(
         self, request: TurnRequest, response_id: UUID, created: int, model: str
     ) -> CompletionsEncoder:
         return CompletionsEncoder(request, response_id, created, model)
-
-    def error(
-        self,
-        error: NextstateError,
-        request_id: UUID | None = None,  # noqa: ARG002 - a header says it
-    ) -> tuple[int, dict[str, str], bytes]:
-        if isinstance(error, InvalidRequest) and error.param == "messages":
-            error.param = "prompt"
-        outcome = outcome_of(error)
-        return outcome.status, dict(outcome.headers), error_body(error)
 
 
 def prompt_of(request: TurnRequest) -> str | Sequence[int]:
@@ -128,11 +101,7 @@ def _prompt(prompt: str | list[Any] | None) -> str | tuple[int, ...]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if prompt is None:
-        raise InvalidRequest(
-            "Missing required parameter: 'prompt'.",
-            param="prompt",
-            code="missing_required_parameter",
-        )
+        raise missing("prompt")
     if not prompt:
         raise invalid("prompt", "expected at least one token", "empty_array")
     if isinstance(prompt, str):

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.config import ServerSettings
-from gateway.errors import InvalidRequest, NextstateError, NotFound
+from gateway.errors import InvalidRequest, NotFound
 from gateway.records import Message, Sampling, TurnRequest
-from gateway.wire.chat_encoder import error_body
 from gateway.wire.chat_tool_choice import checked_choice
 from gateway.wire.clients import caller
-from gateway.wire.json_body import JsonBody, check_depth, invalid, unsupported
-from gateway.wire.outcome import outcome_of
+from gateway.wire.json_body import JsonBody, check_depth, invalid, missing, unsupported
+from gateway.wire.media import NO_MEDIA, MediaReader, MediaRules
+from gateway.wire.openai_errors import OpenAIErrors
 from gateway.wire.reply_schema import reply_grammar
+from gateway.wire.request_fields import MOST_TOP_LOGPROBS, check_model, template_options
 from gateway.wire.responses_encoder import ResponsesEncoder
 from gateway.wire.responses_ids import turn_of_response
 from gateway.wire.responses_input import (
@@ -30,16 +31,9 @@ from gateway.wire.responses_input import (
 from gateway.wire.responses_output import INSTRUCTIONS, Item, repeated
 from gateway.wire.responses_tools import function_tools, in_chat_form
 from gateway.wire.sampling_fields import between, nucleus, reply_limit
-from gateway.wire.session_hints import session_in_body
+from gateway.wire.session_hints import group_in_body, session_in_body
 
-_MODEL_CHARACTERS = 256
-_MOST_TOP_LOGPROBS = 20
 _LOGPROBS = "message.output_text.logprobs"
-#: Names that rendering gives to templates itself.
-_RESERVED = ("messages", "tools", "add_generation_prompt")
-
-#: What the pipeline complains of, by its name here.
-_PARAMS = {"messages": "input", "response_format": "text.format"}
 
 
 class _Text(msgspec.Struct):
@@ -53,7 +47,7 @@ class _Reasoning(msgspec.Struct):
     generate_summary: str | None = None
 
 
-class _Body(msgspec.Struct):
+class ResponseBody(msgspec.Struct):
     """The fields that mean something here; all others are ignored."""
 
     model: str
@@ -84,7 +78,7 @@ class _Body(msgspec.Struct):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class OpenAIResponses:
+class OpenAIResponses(OpenAIErrors):
     """Requests and replies of the Responses API.
 
     A reply's reasoning is shown in the open, or as the summary where one is asked for. What needs
@@ -93,23 +87,32 @@ class OpenAIResponses:
     """
 
     name = "openai_responses"
+    params = {  # noqa: RUF012 - read only
+        "messages": "input",
+        "response_format": "text.format",
+        "max_tokens": "max_output_tokens",
+    }
 
-    def __init__(self) -> None:
-        self._json = JsonBody(_Body)
+    def __init__(self, media: MediaRules = NO_MEDIA) -> None:
+        self._json = JsonBody(ResponseBody)
+        self._media = media
 
     def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
-        asked: _Body = self._json.decode(body)
-        who = caller(headers, limits.max_id_bytes)
+        asked: ResponseBody = self._json.decode(body)
+        named = session_in_body(asked.prompt_cache_key, asked.client_metadata, limits.max_id_bytes)
+        group = group_in_body(asked.metadata, limits.max_id_bytes)
+        who = caller(headers, limits.max_id_bytes).or_session(named).or_group(group)
         _check(asked)
         tools, namespaces = function_tools(asked.tools or ())
         tool_choice, allowed = checked_choice(in_chat_form(asked.tool_choice), tools)
         summary = (
             asked.reasoning.summary or asked.reasoning.generate_summary if asked.reasoning else None
         )
+        media = MediaReader(self._media, limits)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
-            messages=tuple(_messages(asked, limits.max_messages)),
+            messages=tuple(_messages(asked, limits.max_messages, media)),
             sampling=_sampling(asked),
             tools=tools,
             stream=bool(asked.stream),
@@ -119,42 +122,26 @@ class OpenAIResponses:
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             shorten=True,
             top_logprobs=(asked.top_logprobs or 0) if _LOGPROBS in (asked.include or ()) else None,
-            session_name=who.session_name
-            or session_in_body(asked.prompt_cache_key, asked.client_metadata, limits.max_id_bytes),
-            parent_session_name=who.parent_session_name,
-            marker=who.marker,
-            declared_kind=who.declared_kind,
-            turn_type=who.turn_type,
-            session_done=who.session_done,
-            retry_count=who.retry_count,
-            idempotency_key=who.idempotency_key,
             user=asked.safety_identifier or asked.user,
-            client=who.client,
-            template_kwargs=_template_kwargs(asked),
+            template_kwargs=template_options(
+                asked.chat_template_kwargs, asked.reasoning.effort if asked.reasoning else None
+            ),
             previous_turn=_previous(asked.previous_response_id) or last_turn(asked.input),
             store=asked.store is not False,
             echo={
                 "items": asked.input if references(asked.input) else None,
+                "media": media,
                 "response": _repeated(asked),
                 "summary": summary is not None,
                 "namespaces": namespaces,
             },
+            **who.fields,
         )
 
     def encoder(
         self, request: TurnRequest, response_id: UUID, created: int, model: str
     ) -> ResponsesEncoder:
         return ResponsesEncoder(request, response_id, created, model)
-
-    def error(
-        self,
-        error: NextstateError,
-        request_id: UUID | None = None,  # noqa: ARG002 - a header says it
-    ) -> tuple[int, dict[str, str], bytes]:
-        if isinstance(error, InvalidRequest):
-            error.param = _PARAMS.get(error.param or "", error.param)
-        outcome = outcome_of(error)
-        return outcome.status, dict(outcome.headers), error_body(error)
 
 
 def unknown_previous(id_: str) -> InvalidRequest:
@@ -188,7 +175,9 @@ def with_items(request: TurnRequest, items: Mapping[str, Item], most: int) -> Tu
         items.get(item["id"]) or missing_item(item["id"]) if item.get("type") == REFERENCE else item
         for item in request.echo["items"]
     ]
-    return replace(request, messages=(*request.messages, *messages_of(given, most)))
+    return replace(
+        request, messages=(*request.messages, *messages_of(given, most, request.echo["media"]))
+    )
 
 
 def continues_stored(request: TurnRequest) -> bool:
@@ -203,13 +192,10 @@ def continued(before: Sequence[Message], new: Sequence[Message]) -> tuple[Messag
     return (*own, *kept, *new[len(own) :])
 
 
-def _check(asked: _Body) -> None:
-    if not asked.model or len(asked.model) > _MODEL_CHARACTERS:
-        raise invalid("model", f"expected 1 to {_MODEL_CHARACTERS} characters")
+def _check(asked: ResponseBody) -> None:
+    check_model(asked.model)
     if asked.input is None:
-        raise InvalidRequest(
-            "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
-        )
+        raise missing("input")
     if asked.background:
         raise unsupported("background", "Background responses are not supported.")
     if asked.prompt is not None:
@@ -221,15 +207,15 @@ def _check(asked: _Body) -> None:
         )
     if asked.truncation not in (None, "auto", "disabled"):
         raise invalid("truncation", "supported values are 'auto' and 'disabled'")
-    between("top_logprobs", asked.top_logprobs, 0, _MOST_TOP_LOGPROBS)
+    between("top_logprobs", asked.top_logprobs, 0, MOST_TOP_LOGPROBS)
     metadata = asked.metadata or {}
     if len(metadata) > 16 or any(len(k) > 64 or len(v) > 512 for k, v in metadata.items()):
         raise invalid("metadata", "at most 16 keys of 64 characters, values of 512, are allowed")
 
 
-def _messages(asked: _Body, most: int) -> list[Message]:
+def _messages(asked: ResponseBody, most: int, media: MediaReader) -> list[Message]:
     assert asked.input is not None, "checked before"
-    messages = [] if references(asked.input) else messages_of(asked.input, most)
+    messages = [] if references(asked.input) else messages_of(asked.input, most, media)
     if not asked.input and asked.previous_response_id is None:
         raise invalid("input", "expected at least one item", "empty_array")
     if asked.instructions:
@@ -237,7 +223,7 @@ def _messages(asked: _Body, most: int) -> list[Message]:
     return messages
 
 
-def _sampling(asked: _Body) -> Sampling:
+def _sampling(asked: ResponseBody) -> Sampling:
     form = (asked.text.format if asked.text else None) or {"type": "text"}
     at = "text.format"
     return Sampling(
@@ -246,17 +232,6 @@ def _sampling(asked: _Body) -> Sampling:
         max_tokens=reply_limit("max_output_tokens", asked.max_output_tokens),
         grammar=reply_grammar(form.get("type"), form.get("schema"), f"{at}.type", f"{at}.schema"),
     )
-
-
-def _template_kwargs(asked: _Body) -> dict[str, Any]:
-    kwargs = dict(asked.chat_template_kwargs or {})
-    for name in _RESERVED:
-        if name in kwargs:
-            raise invalid("chat_template_kwargs", f"'{name}' is given by the request itself")
-    check_depth(kwargs, "chat_template_kwargs")
-    if asked.reasoning and asked.reasoning.effort is not None:
-        kwargs.setdefault("reasoning_effort", asked.reasoning.effort)
-    return kwargs
 
 
 def _previous(id_: str | None) -> UUID | None:
@@ -268,7 +243,7 @@ def _previous(id_: str | None) -> UUID | None:
     return turn_id
 
 
-def _repeated(asked: _Body) -> dict[str, Any]:
+def _repeated(asked: ResponseBody) -> dict[str, Any]:
     """What the response repeats of the request, where the request says it."""
     said = {
         name: value

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.errors import (
+    Conflict,
     EngineOverloaded,
     EngineRejected,
     EngineTimeout,
@@ -18,6 +19,7 @@ from gateway.errors import (
 )
 
 _RETRY_S = 1
+_LONGEST_WAIT_S = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,11 @@ def outcome_of(error: NextstateError) -> Outcome:
         headers: dict[str, str] = {}
         if isinstance(error, TooManyRequests):
             headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+            if error.retry_after_s > _LONGEST_WAIT_S:
+                # Official clients wait no longer than this, and would come back in vain.
+                headers["x-should-retry"] = "false"
+        if isinstance(error, Conflict):
+            headers["x-should-retry"] = "false"
         return Outcome(
             status=error.status,
             kind=error.kind,
@@ -58,9 +65,12 @@ def outcome_of(error: NextstateError) -> Outcome:
         )
     for kind, status, code, message in _BEHIND:
         if isinstance(error, kind):
-            retry = {"retry-after": str(_RETRY_S)} if status == 503 else {}
+            headers = {"retry-after": str(_RETRY_S)} if status == 503 else {}
+            if kind is EngineRejected:
+                # Official clients would send again what will be refused again.
+                headers = {"x-should-retry": "false"}
             return Outcome(
-                status=status, kind="server_error", message=message, code=code, headers=retry
+                status=status, kind="server_error", message=message, code=code, headers=headers
             )
     return Outcome(
         status=500,

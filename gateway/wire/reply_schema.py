@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import InvalidRequest
-from gateway.wire.json_body import check_depth, invalid
+from gateway.wire.json_body import check_depth, invalid, missing
 
 
 def reply_grammar(kind: object, schema: object, at: str, schema_at: str) -> dict[str, Any] | None:
@@ -22,10 +21,6 @@ def reply_grammar(kind: object, schema: object, at: str, schema_at: str) -> dict
     if kind != "json_schema":
         raise invalid(at, "supported values are 'text', 'json_object' and 'json_schema'")
     if not isinstance(schema, dict):
-        raise InvalidRequest(
-            f"Missing required parameter: '{schema_at}'.",
-            param=schema_at,
-            code="missing_required_parameter",
-        )
+        raise missing(schema_at)
     check_depth(schema, schema_at)
     return {"json_schema": msgspec.json.encode(schema).decode()}

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 from uuid import UUID
 
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import NotFound
 from gateway.records import Message
-from gateway.wire.json_body import check_depth, invalid
+from gateway.wire.json_body import check_depth, invalid, missing, text_in
+from gateway.wire.media import MediaReader
+from gateway.wire.responses_content import content_of, joined
 from gateway.wire.responses_ids import turn_of_item
 
 _ROLES = ("user", "assistant", "system", "developer")
-_MEDIA = {"input_image": "image", "input_audio": "audio", "input_file": "file"}
-_TEXT = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 #: How pydantic-ai sends reasoning back, as a message of its own.
 _THOUGHT = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
@@ -36,7 +36,7 @@ def references(items: str | Sequence[Mapping[str, Any]] | None) -> dict[str, UUI
     found: dict[str, UUID] = {}
     for index, item in enumerate(() if isinstance(items, str) else items or ()):
         if item.get("type") == REFERENCE:
-            id_ = _string(item, "id", f"input[{index}]")
+            id_ = text_in(item, "id", f"input[{index}]")
             found[id_] = turn_of_item(id_) or missing_item(id_)
     return found
 
@@ -65,13 +65,18 @@ def missing_item(id_: str) -> NoReturn:
     raise NotFound(f"Item with id '{id_}' not found.", param="input")
 
 
-def messages_of(items: str | Sequence[Mapping[str, Any]], most: int) -> list[Message]:
-    """References must have been replaced. Raises InvalidRequest for an item that is malformed."""
+def messages_of(
+    items: str | Sequence[Mapping[str, Any]], most: int, media: MediaReader | None = None
+) -> list[Message]:
+    """References must have been replaced; without `media` there is text alone.
+
+    Raises InvalidRequest for an item that is malformed.
+    """
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     if len(items) > most:
         raise invalid("input", f"at most {most} items are allowed", "array_above_max_length")
-    conversation = _Conversation()
+    conversation = _Conversation(media or MediaReader())
     for index, item in enumerate(items):
         conversation.add(item, f"input[{index}]")
     return conversation.messages
@@ -80,8 +85,9 @@ def messages_of(items: str | Sequence[Mapping[str, Any]], most: int) -> list[Mes
 class _Conversation:
     """Messages so far; `_reply` is the assistant message that further items may belong to."""
 
-    def __init__(self) -> None:
+    def __init__(self, media: MediaReader) -> None:
         self.messages: list[Message] = []
+        self._media = media
         self._reply: dict[str, Any] | None = None
         self._turn: UUID | None = None
         self._answered = False
@@ -98,7 +104,7 @@ class _Conversation:
         elif kind == "function_call_output":
             self._output(item, at)
         elif kind is None:
-            raise _missing(f"{at}.type")
+            raise missing(f"{at}.type")
         else:
             raise invalid(
                 f"{at}.type",
@@ -109,10 +115,11 @@ class _Conversation:
     def _message(self, item: Mapping[str, Any], at: str) -> None:
         role = item.get("role")
         if role is None:
-            raise _missing(f"{at}.role")
+            raise missing(f"{at}.role")
         if role not in _ROLES:
             raise invalid(f"{at}.role", f"supported values are {', '.join(map(repr, _ROLES))}")
-        content = _content(item.get("content"), f"{at}.content")
+        media = self._media if role == "user" else None
+        content = content_of(item.get("content"), f"{at}.content", media)
         if role != "assistant":
             self._close()
             self.messages.append({"role": role, "content": content})
@@ -124,7 +131,7 @@ class _Conversation:
         reply = self._same(turn)
         if reply is None or not (self._names(turn) or _expects_text(reply)):
             reply = self._open(turn)
-        reply["content"] = _joined(reply["content"], content)
+        reply["content"] = joined(reply["content"], content)
 
     def _reasoning(self, item: Mapping[str, Any], at: str) -> None:
         self._think(_thoughts(item, at), turn_of_item(item.get("id")))
@@ -139,11 +146,11 @@ class _Conversation:
 
     def _call(self, item: Mapping[str, Any], at: str) -> None:
         call = {
-            "id": _string(item, "call_id", at),
+            "id": text_in(item, "call_id", at),
             "type": "function",
             "function": {
-                "name": _string(item, "name", at),
-                "arguments": _string(item, "arguments", at),
+                "name": text_in(item, "name", at),
+                "arguments": text_in(item, "arguments", at),
             },
         }
         turn = turn_of_item(item.get("id"))
@@ -151,10 +158,10 @@ class _Conversation:
         reply.setdefault("tool_calls", []).append(call)
 
     def _output(self, item: Mapping[str, Any], at: str) -> None:
-        call_id = _string(item, "call_id", at)
+        call_id = text_in(item, "call_id", at)
         if "output" not in item:
-            raise _missing(f"{at}.output")
-        content = _content(item["output"], f"{at}.output")
+            raise missing(f"{at}.output")
+        content = content_of(item["output"], f"{at}.output", self._media)
         self._answered = True
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
@@ -187,49 +194,6 @@ def _expects_text(reply: Mapping[str, Any]) -> bool:
     return reply["content"] is None or "tool_calls" in reply
 
 
-def _content(content: object, at: str) -> str | list[dict[str, Any]]:
-    if content is None:
-        raise _missing(at)
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise invalid(at, "expected a string or an array of parts", "invalid_type")
-    parts = [_part(part, f"{at}[{index}]") for index, part in enumerate(content)]
-    if all(part["type"] == "text" for part in parts) and len(parts) < 2:
-        return parts[0]["text"] if parts else ""
-    return parts
-
-
-def _part(part: object, at: str) -> dict[str, Any]:
-    if not isinstance(part, dict):
-        raise invalid(at, "expected an object", "invalid_type")
-    kind = part.get("type")
-    if isinstance(kind, str) and kind in _MEDIA:
-        raise InvalidRequest(
-            f"This model does not take {_MEDIA[kind]} content.",
-            param=f"{at}.type",
-            code="unsupported_content",
-        )
-    if not isinstance(kind, str) or kind not in _TEXT:
-        raise invalid(f"{at}.type", "supported values are 'input_text' and 'output_text'")
-    key = _TEXT[kind]
-    return {"type": key, key: _string(part, key, at)}
-
-
-def _joined(
-    before: str | list[dict[str, Any]] | None, added: str | list[dict[str, Any]]
-) -> str | list[dict[str, Any]]:
-    if before is None:
-        return added
-    if isinstance(before, str) and isinstance(added, str):
-        return before + added
-    return [*_parts(before), *_parts(added)]
-
-
-def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
 def _thoughts(item: Mapping[str, Any], at: str) -> str:
     """The reasoning itself where it was shown, else its summary."""
     for key in ("content", "summary"):
@@ -240,22 +204,7 @@ def _thoughts(item: Mapping[str, Any], at: str) -> str:
         for index, part in enumerate(parts):
             if not isinstance(part, dict):
                 raise invalid(f"{at}.{key}[{index}]", "expected an object", "invalid_type")
-            texts.append(_string(part, "text", f"{at}.{key}[{index}]"))
+            texts.append(text_in(part, "text", f"{at}.{key}[{index}]"))
         if any(texts):
             return "\n\n".join(texts)
     return ""
-
-
-def _string(holder: Mapping[str, Any], key: str, at: str) -> str:
-    value = holder.get(key)
-    if value is None:
-        raise _missing(f"{at}.{key}")
-    if not isinstance(value, str):
-        raise invalid(f"{at}.{key}", "expected a string", "invalid_type")
-    return value
-
-
-def _missing(param: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-    )

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from gateway.records import Conversation, FinishReason, Reply, ToolCall, Usage
 from gateway.wire.base import TokenLogprob
+from gateway.wire.responses_content import given, plain, result_of
 from gateway.wire.responses_ids import Prefix, input_id, output_id, response_id
 from gateway.wire.responses_tools import flat
 
@@ -56,7 +57,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 
@@ -190,7 +191,7 @@ def _token(token: TokenLogprob) -> Item:
 def reply_of(message: Mapping[str, Any]) -> Reply:
     """A stored reply, or an assistant message that a client sent."""
     return Reply(
-        text=_plain(message.get("content")),
+        text=plain(message.get("content")),
         reasoning=message.get("reasoning_content") or "",
         tool_calls=tuple(
             ToolCall(id=call["id"], **call["function"]) for call in message.get("tool_calls") or ()
@@ -226,23 +227,16 @@ def _given(message: Mapping[str, Any], turn_id: UUID, index: int) -> list[Item]:
                 "type": "function_call_output",
                 "id": input_id(Prefix.CALL_OUTPUT, turn_id, index),
                 "call_id": message["tool_call_id"],
-                "output": _plain(content),
+                "output": result_of(content),
                 "status": "completed",
             }
         ]
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     return [
         {
             "type": "message",
             "id": input_id(Prefix.MESSAGE, turn_id, index),
             "role": role,
             "status": "completed",
-            "content": [{"type": "input_text", "text": part["text"]} for part in parts],
+            "content": given(content),
         }
     ]
-
-
-def _plain(content: object) -> str:
-    if isinstance(content, list):
-        return "".join(part.get(part["type"]) or "" for part in content)
-    return content if isinstance(content, str) else ""

@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.wire.json_body import check_depth, invalid
+from gateway.wire.json_body import (
+    check_depth,
+    invalid,
+    missing,
+    optional_text_in,
+    text_in,
+)
+from gateway.wire.request_fields import MOST_TOOLS
 
-_MOST_TOOLS = 512
 _LEFT_OUT = (
     "apply_patch", "code_interpreter", "computer", "computer_use_preview", "custom",
     "file_search", "image_generation", "local_shell", "mcp", "shell", "tool_search",
@@ -25,8 +31,8 @@ def function_tools(
     tools: Sequence[dict[str, Any]],
 ) -> tuple[tuple[Mapping[str, Any], ...], dict[str, str]]:
     """(functions in chat form, the namespace of each function that has one)."""
-    if len(tools) > _MOST_TOOLS:
-        raise invalid("tools", f"at most {_MOST_TOOLS} tools are allowed", "array_above_max_length")
+    if len(tools) > MOST_TOOLS:
+        raise invalid("tools", f"at most {MOST_TOOLS} tools are allowed", "array_above_max_length")
     functions: dict[str, Mapping[str, Any]] = {}
     spaces: dict[str, str] = {}
     grouped: list[tuple[str, Mapping[str, Any]]] = []
@@ -34,13 +40,13 @@ def function_tools(
         at = f"tools[{index}]"
         kind = tool.get("type")
         if kind == "function":
-            name = _text(tool, "name", at, needed=True)
+            name = _name(tool, at)
             functions[name] = _function(tool, at)
         elif kind == "namespace":
-            space = _text(tool, "name", at, needed=True)
+            space = _name(tool, at)
             grouped += [(space, inner) for inner in _inner(tool, at)]
         elif kind is None:
-            raise invalid(f"{at}.type", "expected a string", "missing_required_parameter")
+            raise missing(f"{at}.type")
         elif kind not in _LEFT_OUT and not str(kind).startswith(_VERSIONED):
             raise invalid(f"{at}.type", "supported values are 'function' and 'namespace'")
     for space, inner in grouped:
@@ -48,8 +54,8 @@ def function_tools(
         if name not in functions:
             functions[name] = inner
             spaces[name] = space
-    if len(functions) > _MOST_TOOLS:
-        raise invalid("tools", f"at most {_MOST_TOOLS} tools are allowed", "array_above_max_length")
+    if len(functions) > MOST_TOOLS:
+        raise invalid("tools", f"at most {MOST_TOOLS} tools are allowed", "array_above_max_length")
     return tuple(functions.values()), spaces
 
 
@@ -98,8 +104,8 @@ def _inner(tool: Mapping[str, Any], at: str) -> list[Mapping[str, Any]]:
 
 def _function(tool: Mapping[str, Any], at: str) -> Mapping[str, Any]:
     check_depth(tool, at)
-    function: dict[str, Any] = {"name": _text(tool, "name", at, needed=True)}
-    if description := _text(tool, "description", at):
+    function: dict[str, Any] = {"name": _name(tool, at)}
+    if description := optional_text_in(tool, "description", at):
         function["description"] = description
     parameters = tool.get("parameters")
     if parameters is not None:
@@ -109,11 +115,8 @@ def _function(tool: Mapping[str, Any], at: str) -> Mapping[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _text(holder: Mapping[str, Any], key: str, at: str, *, needed: bool = False) -> str:
-    value = holder.get(key)
-    if value is None and not needed:
-        return ""
-    if not isinstance(value, str) or (needed and not value):
-        code = "missing_required_parameter" if value is None else "invalid_type"
-        raise invalid(f"{at}.{key}", "expected a string", code)
-    return value
+def _name(tool: Mapping[str, Any], at: str) -> str:
+    name = text_in(tool, "name", at)
+    if not name:
+        raise invalid(f"{at}.name", "expected a string of at least 1 character")
+    return name

@@ -15,7 +15,8 @@ N = TypeVar("N", int, float, int | None, float | None)
 
 _MOST_STOPS = 4
 _STOP_CHARACTERS = 1_000
-_LARGEST_INT = 2**63 - 1
+_MOST_STOP_IDS = 256
+LARGEST_INT = 2**63 - 1
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -26,11 +27,19 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     top_k: int | None = None
     min_p: float | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
     seed: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Not of the original: other servers take them, and clients made for those send them."""
+        if self.stop_token_ids and len(self.stop_token_ids) > _MOST_STOP_IDS:
+            raise invalid("stop_token_ids", f"at most {_MOST_STOP_IDS} ids are allowed")
+        return tuple(self.stop_token_ids or ())
 
     def sampling(
         self, limit: int | None, named: str, grammar: Mapping[str, Any] | None = None
@@ -41,7 +50,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         """
         if self.repetition_penalty is not None and not 0 < self.repetition_penalty <= 2:
             raise invalid("repetition_penalty", "expected a number above 0 and at most 2")
-        top_k = between("top_k", self.top_k, -1, _LARGEST_INT)
+        top_k = between("top_k", self.top_k, -1, LARGEST_INT)
         return Sampling(
             temperature=between("temperature", self.temperature, 0, 2),
             top_p=nucleus(self.top_p),
@@ -51,7 +60,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             presence_penalty=between("presence_penalty", self.presence_penalty, -2, 2),
             repetition_penalty=self.repetition_penalty,
             logit_bias=_logit_bias(self.logit_bias),
-            seed=between("seed", self.seed, -_LARGEST_INT - 1, _LARGEST_INT),
+            seed=between("seed", self.seed, -LARGEST_INT - 1, LARGEST_INT),
             stop=_stop(self.stop),
             max_tokens=reply_limit(named, limit),
             grammar=grammar,
@@ -61,13 +70,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 def between(param: str, value: N, low: int, high: int) -> N:
     """`value` if it is in range or was left open. JSON has no NaN, so a range is enough."""
     if value is not None and not low <= value <= high:
-        bounds = f"at least {low}" if high == _LARGEST_INT else f"from {low} to {high}"
+        bounds = f"at least {low}" if high == LARGEST_INT else f"from {low} to {high}"
         raise invalid(param, f"expected a number {bounds}")
     return value
 
 
 def reply_limit(param: str, value: int | None) -> int | None:
-    return between(param, value, 1, _LARGEST_INT)
+    return between(param, value, 1, LARGEST_INT)
 
 
 def nucleus(top_p: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Session names that agents put into the body of a request, for proxies drop unknown headers."""
+"""Names that clients put into the body of a request, for proxies drop unknown headers."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def session_in_body(
         return _id(f"{session}/{thread}", max_id_bytes)
     key = _id(prompt_cache_key, max_id_bytes)
     return key if key is not None and _MINTED.fullmatch(key) else None
+
+
+def group_in_body(metadata: object, max_id_bytes: int) -> str | None:
+    """The task that a rollout names in `metadata.group_id`; None where it names none."""
+    if not isinstance(metadata, Mapping):
+        return None
+    return _id(metadata.get("group_id"), max_id_bytes)
 
 
 def _id(value: object, max_id_bytes: int) -> str | None:

@@ -1,0 +1,102 @@
+"""Calls as JSON: their heads, their names, and where an object ends."""
+
+from __future__ import annotations
+
+import json
+import re
+
+#: A call up to its arguments, if they are an object that comes right after the name.
+HEAD = re.compile(
+    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<name>(?:[^"\\]|\\.)+)"\s*,'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)',
+    re.DOTALL,
+)
+
+_MARKS = re.compile(r'["\\{}]')
+
+
+def object_end(text: str, start: int) -> int | None:
+    """Where the object that opens at `start` closes, braces in strings not counted."""
+    depth, quoted, index = 0, False, start
+    while index < len(text):
+        character = text[index]
+        if quoted and character == "\\":
+            index += 1
+        elif character == '"':
+            quoted = not quoted
+        elif not quoted and character in "{}":
+            depth += 1 if character == "{" else -1
+            if depth == 0:
+                return index + 1
+        index += 1
+    return None
+
+
+class ObjectScan:
+    """Finds the end of a JSON object that arrives in pieces, braces in strings not counted.
+
+    `depth` is how many objects are open before the first piece.
+    """
+
+    def __init__(self, depth: int = 0) -> None:
+        self._depth = depth
+        self._quoted = False
+        self._escaped = False
+
+    def feed(self, text: str) -> int | None:
+        """Where in `text` the object closes, None while it is open."""
+        skip = 1 if self._escaped and text else 0
+        self._escaped = self._escaped and not text
+        for mark in _MARKS.finditer(text):
+            at, character = mark.start(), mark[0]
+            if at < skip:
+                continue
+            if character == "\\":
+                if self._quoted:
+                    skip = at + 2
+            elif character == '"':
+                self._quoted = not self._quoted
+            elif not self._quoted:
+                self._depth += 1 if character == "{" else -1
+                if self._depth == 0:
+                    return at + 1
+        self._escaped = self._escaped or skip > len(text)
+        return None
+
+
+def spelled_name(raw: str) -> str | None:
+    """A name from its JSON spelling, without the quotes; None if it is no JSON string."""
+    try:
+        name = json.loads(f'"{raw}"')
+    except ValueError:
+        return None
+    return name if isinstance(name, str) and name.strip() else None
+
+
+def plain_name(raw: str) -> str | None:
+    """A name as it stands; None if there is nothing of it."""
+    return raw.strip() or None
+
+
+def whole_call(block: str, *, bare: bool = False) -> tuple[str, str] | None:
+    """(name, arguments) of a finished object whose keys come in any order, or None.
+
+    A `bare` object, which no tag says to be a call, is one only if it names its arguments.
+    """
+    try:
+        call = json.loads(block)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(call, dict) or (bare and not call.keys() & {"arguments", "parameters"}):
+        return None
+    name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
+    if not isinstance(name, str) or not name.strip():
+        return None
+    if isinstance(arguments, str):
+        return name, arguments
+    return name, json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+
+
+def no_call(_: str) -> tuple[str, str] | None:
+    """For forms whose calls are always written head first."""
+    return None
