@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from gateway.records import Chunk, Generation, PolicyRef, TextChunk, TextGeneration
+from gateway.records import Chunk, Generation, Media, PolicyRef, TextChunk, TextGeneration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """What an engine says of itself now.
 
-    `adapters` are the names it has loaded (`PolicyRef.adapter`).
+    `adapters` are the names it has loaded (`PolicyRef.adapter`). While it is `paused` new requests
+    wait there. Where sampling is cut to at most `kept_most` ids, it can tell which.
     """
 
     ready: bool
@@ -26,6 +27,21 @@ class EngineStatus:
     queued: int = 0
     max_total_tokens: int | None = None
     supports_lora: bool = False
+    paused: bool = False
+    kept_most: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Log-probabilities [R] of given ids at temperature 1, and of others in their places [R, K]."""
+
+    logprobs: tuple[float, ...]
+    top_ids: tuple[tuple[int, ...], ...] = ()
+    top_logprobs: tuple[tuple[float, ...], ...] = ()
+
+
+#: Takes a chunk as it arrives; whether the next may come in the same way.
+Take = Callable[[Chunk], bool]
 
 
 class Engine(Protocol):
@@ -38,8 +54,12 @@ class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
+    def generate(self, request: Generation) -> AsyncGenerator[Chunk, Take | None]:
         """Sample a continuation; chunks as they are sampled, the last one with `finish`.
+
+        Of an engine that can, a function that is sent in is given the chunks that follow at the
+        moment they arrive: what is yielded next is then the last one, or an empty one after the
+        function said that it can take no more. Others yield every chunk.
 
         The ids and log-probabilities of all chunks together are what was sampled, the stop token
         included. Log-probabilities are of the distribution sampled from (at the request's
@@ -54,6 +74,18 @@ class Engine(Protocol):
         """
         ...
 
+    async def likeliest(
+        self, ids: Sequence[int], start: int, policy: PolicyRef, top: int
+    ) -> Scored:
+        """`score`, and the `top` likeliest tokens (at least 1) in each place, likeliest first."""
+        ...
+
+    async def score_among(
+        self, ids: Sequence[int], start: int, policy: PolicyRef, among: Sequence[Sequence[int]]
+    ) -> Scored:
+        """`score`, and the values of the ids `among` [len(ids) - start, K] in each place."""
+        ...
+
     async def load(self, policy: PolicyRef) -> float:
         """Bring a version's weights in beside those that serve; the milliseconds it took.
 
@@ -65,9 +97,78 @@ class Engine(Protocol):
         """Drop a version that no request uses. Unloading what is not there is no error."""
         ...
 
+    async def restore(self, policy: PolicyRef) -> float:
+        """`load` a whole version anew, whatever the engine says that it has; the milliseconds."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on where a replacement of whole weights was left in the middle of."""
+        ...
+
+    async def disown(self) -> None:
+        """Say of no version any more that it is served: nobody knows what the weights are."""
+        ...
+
+    async def checksum(self) -> str | None:
+        """Of all weights as they are in memory; None where the engine tells none."""
+        ...
+
     async def status(self) -> EngineStatus: ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Ranks that weights are broadcast to; rank 0, at `address` and `port`, is who has them."""
+
+    name: str
+    address: str
+    port: int
+    size: int
+    backend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Tensors that are broadcast one after the other: Hugging Face names, dtypes and shapes."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@runtime_checkable
+class Receiver(Protocol):
+    """An engine that takes whole weights by broadcast. Every method raises EngineError."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def url(self) -> str: ...
+
+    async def ranks(self) -> int:
+        """How many of its processes hold weights."""
+        ...
+
+    async def join(self, group: Group) -> None:
+        """Become ranks 1 and up; waits for rank 0. EngineRejected where that cannot be."""
+        ...
+
+    async def receive(
+        self,
+        policy: PolicyRef,
+        group: Group,
+        buckets: Sequence[Bucket],
+        send: Callable[[int], Awaitable[None]],
+    ) -> float:
+        """Replace the weights by what `send` gives of each bucket; the milliseconds."""
+        ...
+
+    async def leave(self, group: Group) -> None:
+        """Give a group up. One that it is not in is no error."""
+        ...
 
 
 class TextEngine(Protocol):
@@ -79,6 +180,10 @@ class TextEngine(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    def takes(self, media: Sequence[Media]) -> bool:
+        """Whether it can be shown all of these."""
+        ...
 
     def generate(self, request: TextGeneration) -> AsyncGenerator[TextChunk, None]:
         """Stream a reply, the last chunk with `finish`. Closing the iterator early aborts it."""

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from gateway.engine.codec import Event, Reason, Span, logprob_values, ranked, refusal
-from gateway.errors import EngineUnavailable
-from gateway.records import Chunk, Finish, FinishReason, PolicyKind, PolicyRef, VersionSpan
+from gateway.engine.codec import (
+    Event,
+    Meta,
+    Reason,
+    Span,
+    decode_event,
+    logprob_values,
+    ranked,
+    refusal,
+)
+from gateway.errors import EngineError, EngineUnavailable
+from gateway.records import (
+    Chunk,
+    Finish,
+    FinishReason,
+    PolicyKind,
+    PolicyRef,
+    Ranked,
+    VersionSpan,
+)
 
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
@@ -23,45 +41,114 @@ class ChunkReader:
         self._engine = engine
         self._seen = 0
         self._detail: str | None = None
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._top: list[Ranked] = []
+        self._kept: list[list[int]] = []
+        self._finish: Finish | None = None
+
+    def fed(self, payloads: Iterable[bytes]) -> EngineError | None:
+        """Take events in up to the first that is an error, which is returned.
+
+        What came before it in the same breath was sampled all the same.
+        """
+        try:
+            for payload in payloads:
+                event = decode_event(payload, self._engine)
+                if self._finish is None and not self._took_one(event):
+                    self.add(event)
+        except EngineError as error:
+            return error
+        return None
 
     def read(self, event: Event) -> Chunk | None:
-        """The chunk that an event brings, None where it brings nothing.
+        """The chunk that one event brings, None where it brings nothing. Raises as `add` does."""
+        self.add(event)
+        return self.take()
+
+    def take(self) -> Chunk | None:
+        """What has been added since, as one chunk; None where that is nothing."""
+        ids, logprobs, top, finish = self._ids, self._logprobs, self._top, self._finish
+        if not ids and not logprobs and finish is None:
+            return None
+        kept = self._kept
+        self._ids, self._logprobs, self._top, self._finish = [], [], [], None
+        self._kept = []
+        return Chunk(
+            ids=tuple(ids),
+            logprobs=tuple(logprobs),
+            top=tuple(top) if any(top) else (),
+            kept=tuple(kept),
+            finish=finish,
+        )
+
+    def add(self, event: Event) -> None:
+        """Take an event in; those after the one that finishes say nothing.
 
         Raises the engine's refusal where the event is one and nothing was sampled before.
         """
+        if self._finish is not None:
+            return
         if event.error is not None:
             raise refusal(event.error.code or 500, event.error.message, self._engine)
         meta = event.meta_info
         reason = meta.finish_reason
         ids, entries = event.output_ids, meta.output_token_logprobs or []
         places = meta.output_top_logprobs or []
+        kept, among = _kept(meta)
         if reason is not None and (reason.status_code or 0) >= 400 and not (self._seen and entries):
-            return self._aborted(reason)
+            self._finish = self._aborted(reason)
+            return
         if self._seen and len(ids) == meta.completion_tokens:
             ids, entries = ids[self._seen :], entries[self._seen :]
             places = places[self._seen :]
+            kept, among = kept[self._seen :], among[self._seen :]
         self._seen += len(ids)
-        logprobs = logprob_values(entries)
+        logprobs = among or logprob_values(entries)
         if self._seen != meta.completion_tokens:
             self._note("ids_mismatch")
         if [token for _, token, _ in entries] != ids:
             self._note("logprob_mismatch")
         elif not all(map(math.isfinite, logprobs)):
             self._note("logprob_not_finite")
-        finish = None
+        self._ids += ids
+        self._logprobs += logprobs
+        self._top += ranked(places) if any(places) else [()] * len(places)
+        self._kept += kept
         if reason is not None:
-            finish = Finish(
+            self._finish = Finish(
                 reason=_REASONS.get(reason.type, FinishReason.ABORT),
                 matched=reason.matched,
                 spans=self._spans(meta.weight_versions or []),
                 cached_tokens=meta.cached_tokens,
+                prompt_tokens=meta.prompt_tokens,
                 detail=self._detail or reason.message,
             )
-        if not ids and not logprobs and finish is None:
-            return None
-        return Chunk(ids=tuple(ids), logprobs=logprobs, top=ranked(places), finish=finish)
 
-    def _aborted(self, reason: Reason) -> Chunk:
+    def _took_one(self, event: Event) -> bool:
+        """Take in what nearly every event is, one token and nothing else; whether it was that."""
+        meta, ids = event.meta_info, event.output_ids
+        entries = meta.output_token_logprobs
+        if (
+            entries is None
+            or len(ids) != 1
+            or len(entries) != 1
+            or meta.completion_tokens != self._seen + 1
+            or meta.finish_reason is not None
+            or meta.output_top_logprobs
+            or meta.output_token_sampling_mask
+            or event.error is not None
+        ):
+            return False
+        value, token, _ = entries[0]
+        if token != ids[0] or value is None or not math.isfinite(value):
+            return False
+        self._seen += 1
+        self._ids.append(token)
+        self._logprobs.append(value)
+        return True
+
+    def _aborted(self, reason: Reason) -> Finish:
         """The engine gave up: a refusal at the start, an end later on.
 
         It fills such an event with an id that it did not sample and that has no log-probability.
@@ -69,12 +156,8 @@ class ChunkReader:
         message = reason.message or "the request was aborted"
         if not self._seen:
             raise refusal(reason.status_code or 500, message, self._engine)
-        return Chunk(
-            finish=Finish(
-                reason=FinishReason.ABORT,
-                spans=self._whole(),
-                detail=self._detail or message,
-            )
+        return Finish(
+            reason=FinishReason.ABORT, spans=self._whole(), detail=self._detail or message
         )
 
     def _note(self, detail: str) -> None:
@@ -95,12 +178,14 @@ class ChunkReader:
             return self._whole()
         found = []
         for span in spans:
+            if span.end <= span.start:
+                # A name that it had for a while, when it sampled nothing.
+                continue
             version = parse_weight_version(span.version, self._policy)
             if version is None:
                 self._note("version_unknown")
                 return ()
-            if span.end > span.start:
-                found.append(VersionSpan(version, span.start, span.end))
+            found.append(VersionSpan(version, span.start, span.end))
         return tuple(found)
 
     def ended(self) -> EngineUnavailable:
@@ -109,6 +194,14 @@ class ChunkReader:
             f"the stream ended after {self._seen} tokens, before the generation did",
             engine=self._engine,
         )
+
+
+def _kept(meta: Meta) -> tuple[list[list[int]], list[float]]:
+    """The ids that each token was sampled from, and its log-probability among them."""
+    values = meta.output_token_sampling_logprobs or []
+    return meta.output_token_sampling_mask or [], [
+        math.nan if value is None else value for value in values
+    ]
 
 
 def weight_version(policy: PolicyRef) -> str:
@@ -122,3 +215,8 @@ def parse_weight_version(name: str, policy: PolicyRef) -> int | None:
         return 0
     lineage, _, number = name.rpartition("-v")
     return int(number) if lineage == policy.lineage_id.hex and number.isdecimal() else None
+
+
+def reports(name: str | None, policy: PolicyRef) -> bool:
+    """Whether an engine that reports this name has a version's weights."""
+    return name is not None and parse_weight_version(name, policy) == policy.version

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.engine.ids_json import ids_json
 from gateway.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
-from gateway.records import Generation, PolicyRef, Ranked, Sampling
+from gateway.records import Generation, Ranked, Sampling
 
 #: (log-probability, token id, text); the server writes null for a value that is not finite.
 TokenLogprob = tuple[float | None, int, Any]
@@ -34,11 +35,16 @@ class Span(msgspec.Struct):
 
 class Meta(msgspec.Struct):
     finish_reason: Reason | None = None
+    prompt_tokens: int | None = None
     completion_tokens: int = 0
     cached_tokens: int = 0
     output_token_logprobs: list[TokenLogprob] | None = None
     output_top_logprobs: list[list[TokenLogprob] | None] | None = None
+    output_token_sampling_mask: list[list[int]] | None = None
+    output_token_sampling_logprobs: list[float | None] | None = None
     input_token_logprobs: list[TokenLogprob] | None = None
+    input_top_logprobs: list[list[TokenLogprob] | None] | None = None
+    input_token_ids_logprobs: list[list[TokenLogprob] | None] | None = None
     weight_versions: list[Span] | None = None
 
 
@@ -54,7 +60,7 @@ class Event(msgspec.Struct):
 
 
 _decode_event = msgspec.json.Decoder(Event).decode
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 
 #: Keys of `Sampling.grammar`, of which a request has one.
 _GRAMMARS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
@@ -81,40 +87,49 @@ class EventSplitter:
         self._pending = b""
 
     def feed(self, part: bytes) -> list[bytes]:
+        if (
+            not self._pending
+            and part.startswith(b"data: {")
+            and part.find(b"\n\n") == len(part) - 2
+        ):
+            # One event and all of it, as nearly every part is.
+            return [part[6:-2]]
         *whole, self._pending = (self._pending + part).split(b"\n\n")
-        payloads = (event.strip().removeprefix(b"data:").strip() for event in whole)
-        return [payload for payload in payloads if payload and payload != b"[DONE]"]
+        payloads: list[bytes] = []
+        for event in whole:
+            if event.startswith(b"data: {"):
+                payloads.append(event[6:])
+                continue
+            payload = event.strip().removeprefix(b"data:").strip()
+            if payload and payload != b"[DONE]":
+                payloads.append(payload)
+        return payloads
 
 
-def generate_body(request: Generation) -> bytes:
-    """The body of a streaming `/generate`. Raises ValueError for a grammar of unknown form."""
+def generate_body(request: Generation, kept_most: int = 0) -> bytes:
+    """The body of a streaming `/generate`. Raises ValueError for a grammar of unknown form.
+
+    The ids that tokens are sampled from are asked for where they are at most `kept_most`.
+    """
     body: dict[str, Any] = {
         "rid": request.rid,
-        "input_ids": request.input_ids,
+        "input_ids": msgspec.Raw(ids_json(request.input_ids)),
         "sampling_params": sampling_params(request.sampling, request.stop_token_ids),
         "return_logprob": True,
         "stream": True,
     }
     if request.top_logprobs:
         body["top_logprobs_num"] = request.top_logprobs
+    if request.kept and request.sampling.cut_within(kept_most):
+        body["return_sampling_mask"] = True
+        body["sampling_logprobs_mode"] = "selected"
+    if request.images:
+        body["image_data"] = request.images
+    if request.audio:
+        body["audio_data"] = request.audio
     if request.policy.adapter is not None:
         body["lora_path"] = request.policy.adapter
-    return _encode(body)
-
-
-def score_body(rid: str, ids: list[int], start: int, policy: PolicyRef) -> bytes:
-    """The body that asks for the log-probabilities of ids[start - 1:] and samples nothing."""
-    body: dict[str, Any] = {
-        "rid": rid,
-        "input_ids": ids,
-        "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
-        "return_logprob": True,
-        "logprob_start_len": start - 1,
-        "stream": False,
-    }
-    if policy.adapter is not None:
-        body["lora_path"] = policy.adapter
-    return _encode(body)
+    return encode(body)
 
 
 def sampling_params(sampling: Sampling, stop_token_ids: tuple[int, ...]) -> dict[str, Any]:
@@ -146,7 +161,7 @@ def sampling_params(sampling: Sampling, stop_token_ids: tuple[int, ...]) -> dict
     for kind, rule in (sampling.grammar or {}).items():
         if kind not in _GRAMMARS:
             raise ValueError(f"unknown kind of grammar {kind!r}")
-        params[kind] = rule if isinstance(rule, str) else _encode(rule).decode()
+        params[kind] = rule if isinstance(rule, str) else encode(rule).decode()
     return params
 
 
@@ -156,7 +171,7 @@ def _or(value: float | None, default: float) -> float:
 
 def logprob_values(entries: list[TokenLogprob]) -> tuple[float, ...]:
     """The values [n]; not a number where the server had none."""
-    return tuple(math.nan if value is None else value for value, _, _ in entries)
+    return tuple([math.nan if value is None else value for value, _, _ in entries])
 
 
 def ranked(places: list[list[TokenLogprob] | None]) -> tuple[Ranked, ...]:
@@ -176,6 +191,10 @@ def refusal(status: int, message: str, engine: str) -> EngineError:
     """The error for an HTTP status, of a response or inside a stream."""
     if status == 429 or (status == 503 and "queue" in message):
         return EngineOverloaded(message, engine=engine)
+    if "multimodal data" in message:
+        # What a client sent cannot be opened: another engine could not either.
+        # The server's words hold the start of the data.
+        return EngineRejected("an image or audio clip cannot be opened", engine=engine)
     if "has never been loaded" in message or status in (408, 502, 503, 504) or status >= 500:
         # A restarted engine has lost its adapters: it cannot serve this version now.
         return EngineUnavailable(message, engine=engine)

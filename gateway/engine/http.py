@@ -13,14 +13,17 @@ from gateway.errors import EngineError, EngineTimeout, EngineUnavailable
 
 _DRAIN_TIMEOUT_S = 1.0
 #: SGLang closes a connection that was idle for 5 s; one about to be closed must not be used.
-_KEEPALIVE_S = 4.0
+KEEPALIVE_S = 4.0
 
 #: The error that a status other than 200 means, from the reply's body.
 Refusal = Callable[[int, bytes], EngineError]
 
 
 class EngineClient:
-    """Requests to one server. All raise EngineUnavailable or EngineTimeout, or a refusal."""
+    """Requests to one server, and to none that it would send them on to.
+
+    All raise EngineUnavailable or EngineTimeout, or a refusal.
+    """
 
     def __init__(self, settings: EngineSettings, refusal: Refusal) -> None:
         self._settings = settings
@@ -36,7 +39,9 @@ class EngineClient:
             sock_connect=self._settings.connect_timeout_s,
         )
         with self._translated():
-            async with self._open().get(self._url + path, timeout=timeout) as response:
+            async with self._open().get(
+                self._url + path, timeout=timeout, allow_redirects=False
+            ) as response:
                 return await self.read(response, also)
 
     @contextlib.asynccontextmanager
@@ -48,7 +53,9 @@ class EngineClient:
             total=None, sock_connect=self._settings.connect_timeout_s, sock_read=silence_s
         )
         with self._translated():
-            response = await self._open().post(self._url + path, data=body, timeout=timeout)
+            response = await self._open().post(
+                self._url + path, data=body, timeout=timeout, allow_redirects=False
+            )
         try:
             if response.status != 200:
                 await self.read(response)
@@ -93,7 +100,7 @@ class EngineClient:
             self._session = aiohttp.ClientSession(
                 headers=headers,
                 # As many streams as requests: the gateway bounds those, not the connector.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
             )
         return self._session
 

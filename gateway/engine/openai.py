@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from gateway.config import EngineSettings
 from gateway.engine import openai_codec as codec
 from gateway.engine.base import EngineStatus
 from gateway.engine.http import EngineClient
-from gateway.records import TextChunk, TextGeneration
+from gateway.records import Media, TextChunk, TextGeneration
 
 
 class OpenAIEngine:
@@ -24,6 +24,11 @@ class OpenAIEngine:
     @property
     def name(self) -> str:
         return self._settings.name
+
+    def takes(self, media: Sequence[Media]) -> bool:
+        """What the operator says of it, since such servers do not."""
+        kinds, fetches = self._settings.modalities, self._settings.fetch_media
+        return all(one.kind in kinds and (fetches or not one.is_remote) for one in media)
 
     async def generate(self, request: TextGeneration) -> AsyncGenerator[TextChunk, None]:
         """Stream a reply, see `TextEngine.generate`.

@@ -13,7 +13,17 @@ from gateway.errors import (
     EngineTimeout,
     EngineUnavailable,
 )
-from gateway.records import Delta, FinishReason, TextFinish, TextGeneration, TurnRequest, Usage
+from gateway.records import (
+    FILTERED,
+    REFUSED,
+    Delta,
+    FinishReason,
+    TextFinish,
+    TextGeneration,
+    TurnRequest,
+    Usage,
+    plain_parts,
+)
 
 LimitField = Literal["max_tokens", "max_completion_tokens"]
 
@@ -45,12 +55,14 @@ class _Choice(msgspec.Struct):
 
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
 
 
 class _Event(msgspec.Struct):
@@ -62,9 +74,11 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 _encode = msgspec.json.Encoder().encode
 
-#: What else ends a reply (a content filter, say) ended it as a stop does.
+#: What else ends a reply ended it as a stop does. What a filter cut is as incomplete as what a
+#: limit did, and is judged so.
 _REASONS = {
     "length": FinishReason.LENGTH,
+    FILTERED: FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
     "function_call": FinishReason.TOOL_CALLS,
 }
@@ -80,7 +94,7 @@ def request_body(generation: TextGeneration, model: str, limit_field: LimitField
     request, sampling = generation.request, generation.request.sampling
     body: dict[str, Any] = {
         "model": model,
-        "messages": request.messages,
+        "messages": plain_parts(request.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -146,6 +160,8 @@ class TextReader:
         self._reason: FinishReason | None = None
         self._usage: Usage | None = None
         self._numbers: list[int | str | None] = []
+        self._refused = False
+        self._filtered = False
 
     def read(self, payload: bytes) -> tuple[Delta, ...]:
         """What an event adds. Raises the server's refusal where it is one."""
@@ -159,11 +175,13 @@ class TextReader:
             status = event.error.get("code") if isinstance(event.error, dict) else None
             raise refusal(status if isinstance(status, int) else 500, payload, self._engine)
         if event.usage is not None:
-            details = event.usage.prompt_tokens_details
+            asked = event.usage.prompt_tokens_details or _Details()
+            replied = event.usage.completion_tokens_details or _Details()
             self._usage = Usage(
                 prompt_tokens=event.usage.prompt_tokens,
                 completion_tokens=event.usage.completion_tokens,
-                cached_tokens=(details and details.cached_tokens) or 0,
+                cached_tokens=asked.cached_tokens or 0,
+                reasoning_tokens=replied.reasoning_tokens or 0,
             )
         deltas: list[Delta] = []
         for choice in event.choices[:1]:
@@ -172,13 +190,18 @@ class TextReader:
                 deltas += self._deltas(said)
             if choice.finish_reason is not None:
                 self._reason = _REASONS.get(choice.finish_reason, FinishReason.STOP)
+                self._filtered = choice.finish_reason == FILTERED
         return tuple(deltas)
 
     def finish(self) -> TextFinish:
         """How the reply ended. Raises EngineUnavailable where it has not."""
         if self._reason is None:
             raise EngineUnavailable("the stream ended before the reply did", engine=self._engine)
-        return TextFinish(reason=self._reason, usage=self._usage)
+        # What its model refused to say is no reply to judge as a whole one, as with a filter.
+        stopped = self._refused and self._reason is FinishReason.STOP
+        reason = FinishReason.LENGTH if stopped else self._reason
+        detail = FILTERED if self._filtered else REFUSED if self._refused else None
+        return TextFinish(reason=reason, usage=self._usage, detail=detail)
 
     def _deltas(self, said: _Said) -> list[Delta]:
         deltas = []
@@ -186,6 +209,7 @@ class TextReader:
             deltas.append(Delta(reasoning=reasoning))
         if text := said.content or said.refusal:
             deltas.append(Delta(text=text))
+        self._refused |= bool(said.refusal)
         for call in said.tool_calls or ():
             deltas += self._call(call)
         return deltas

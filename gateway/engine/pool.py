@@ -1,12 +1,15 @@
 """Which engine answers a request, with which version, and what happens when one fails.
 
 One task an engine follows the live versions, so that a dead engine delays no other. A session
-stays on one engine (rendezvous hashing), whose prefix cache knows it.
+stays on one engine (rendezvous hashing), whose prefix cache knows it, and with a canary or without.
+New requests keep off an engine whose whole weights are being replaced, and wait where there is no
+other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
@@ -21,20 +24,27 @@ from typing import Any
 from uuid import UUID
 
 from gateway.engine.base import Engine
+from gateway.engine.loading import reading_s
 from gateway.engine.member import Member
-from gateway.engine.rendezvous import any_key, weight
+from gateway.engine.movers import Alone, Movers
+from gateway.engine.rendezvous import any_key, in_share, weight
 from gateway.engine.stream import Request, Stream
 from gateway.engine.text_pool import TextPool
 from gateway.errors import EngineError, EngineUnavailable, NextstateError
-from gateway.records import PolicyRef
+from gateway.records import PolicyKind, PolicyRef, Served
 from gateway.telemetry import get_logger
 
 __all__ = ["EnginePool", "Live", "Stream"]
 
 log = get_logger(__name__)
 
-#: The live policy of every lineage.
-Live = Callable[[], Awaitable[Mapping[UUID, PolicyRef]]]
+#: For how long new requests wait for engines whose weights are being replaced, beside what reading
+#: these takes. Then all are sent to one all the same: that holds them, too, or goes on while
+#: Postgres cannot say so.
+_LONGEST_MOVE_S = 60.0
+
+#: What is to be served of every lineage.
+Live = Callable[[], Awaitable[Mapping[UUID, Served]]]
 
 
 class EnginePool:
@@ -49,17 +59,25 @@ class EnginePool:
         live: Live,
         *,
         texts: TextPool | None = None,
+        movers: Movers | None = None,
         retries: int = 2,
         poll_s: float = 2.0,
         live_timeout_s: float = 10.0,
         patience_s: float = 5.0,
     ) -> None:
-        self._members = [Member(engine) for engine in engines]
+        self._movers = movers or Alone()
+        self._members = [Member(engine, movers=self._movers, now=self._look) for engine in engines]
+        #: Names of engines whose weights are being replaced.
+        self._moving: frozenset[str] = frozenset()
+        #: Since when it has been these.
+        self._moving_since = -math.inf
+        #: How long that may take.
+        self._longest_move_s = _LONGEST_MOVE_S
         self.texts = texts if texts is not None else TextPool(())
         self._live = live
         self._retries = retries
         self._poll_s, self._live_timeout_s, self._patience_s = poll_s, live_timeout_s, patience_s
-        self._wanted: dict[UUID, PolicyRef] = {}
+        self._wanted: dict[UUID, Served] = {}
         self._poked = asyncio.Event()
         self._changed = asyncio.Condition()
         self._in_flight: Counter[tuple[UUID, int]] = Counter()
@@ -86,6 +104,12 @@ class EnginePool:
         """The least of `configured` and those that the engines have told so far."""
         told = (member.status.context_length for member in self._members if member.status)
         return min([configured, *(length for length in told if length is not None)])
+
+    @property
+    def kept_most(self) -> int:
+        """To how many ids sampling may be cut, so that some engine still tells which they are."""
+        told = (member.status.kept_most for member in self._members if member.status)
+        return max(told, default=0)
 
     def describe(self) -> list[dict[str, Any]]:
         return [*(member.describe() for member in self._members), *self.texts.describe()]
@@ -118,23 +142,41 @@ class EnginePool:
             await self._refresh()
             await _wait(self._poked, self._poll_s)
 
+    async def _look(self) -> Mapping[UUID, Served]:
+        """What is live at this moment; what was last known while the store is away."""
+        self.poke()
+        try:
+            async with asyncio.timeout(self._live_timeout_s):
+                return await self._live()
+        except (NextstateError, TimeoutError):
+            return self._wanted
+
     async def _refresh(self) -> None:
         try:
             async with asyncio.timeout(self._live_timeout_s):
                 wanted = dict(await self._live())
+                moving = await self._under_way(wanted)
         except (NextstateError, TimeoutError) as error:
             # What was live goes on serving while the store is away.
             log.warning("live_versions_unknown", error=str(error))
             return
-        if wanted != self._wanted:
-            self._wanted = wanted
+        if moving != self._moving:
+            self._moving_since = asyncio.get_running_loop().time()
+            self._longest_move_s = _LONGEST_MOVE_S + await _reading_s(wanted.values())
+        if wanted != self._wanted or moving != self._moving:
+            self._wanted, self._moving = wanted, moving
             for member in self._members:
                 member.wake.set()
+
+    async def _under_way(self, wanted: Mapping[UUID, Served]) -> frozenset[str]:
+        if not any(served.live.kind is PolicyKind.FULL for served in wanted.values()):
+            return frozenset()
+        return await self._movers.under_way([member.name for member in self._members])
 
     async def _follow(self, member: Member) -> None:
         while True:
             member.wake.clear()
-            await member.sync(self._wanted)
+            await member.sync(self._wanted, self._moving)
             async with self._changed:
                 self._changed.notify_all()
             await _wait(member.wake, self._poll_s)
@@ -146,9 +188,40 @@ class EnginePool:
     ) -> tuple[Engine, PolicyRef]:
         """An engine that serves the lineage, and the version that it serves.
 
-        The live version where some engine has it, else the newest that one has. `exclude` are
-        names of engines. Raises EngineUnavailable where there is none.
+        A canary where the session is in its share and some engine has it. Else the live version
+        where some engine has that, else the newest that one has. `exclude` are names of engines.
+        Raises EngineUnavailable where there is none.
         """
+        key = session_key or any_key()
+        served = self._wanted.get(lineage_id)
+        best = self._canaries(lineage_id, served, key, exclude)
+        if not best:
+            best = self._ready(lineage_id, served, exclude)
+        if len(best) == 1:
+            member, policy = best[0]
+        else:
+            member, policy = max(best, key=lambda pair: weight(pair[0].name, key))
+        return member.engine, policy
+
+    def _canaries(
+        self, lineage_id: UUID, served: Served | None, key: str, exclude: Collection[str]
+    ) -> list[tuple[Member, PolicyRef]]:
+        canary = served.canary if served is not None else None
+        if served is None or canary is None:
+            return []
+        if not in_share(served.share, f"{lineage_id.hex}-v{canary.version}", key):
+            return []
+        return [
+            (member, canary)
+            for member in self._members
+            if member.healthy
+            and member.trying.get(lineage_id) == canary
+            and member.name not in exclude
+        ]
+
+    def _ready(
+        self, lineage_id: UUID, served: Served | None, exclude: Collection[str]
+    ) -> list[tuple[Member, PolicyRef]]:
         ready = [
             (member, member.serving[lineage_id])
             for member in self._members
@@ -156,14 +229,15 @@ class EnginePool:
         ]
         if not ready:
             raise EngineUnavailable(self._why_none(), engine="pool")
-        live = self._wanted.get(lineage_id)
-        best = [pair for pair in ready if pair[1] == live]
-        if not best:
-            newest = max(policy.version for _, policy in ready)
-            best = [pair for pair in ready if pair[1].version == newest]
-        key = session_key or any_key()
-        member, policy = max(best, key=lambda pair: weight(pair[0].name, key))
-        return member.engine, policy
+        # Where all of them are being moved, a request that does not wait is held by its engine.
+        ready = [pair for pair in ready if pair[0].name not in self._moving] or ready
+        best = [pair for pair in ready if served is not None and pair[1] == served.live]
+        if best:
+            return best
+        # A version that was undone serves only where nothing else can.
+        undone = served.undone if served is not None else frozenset()
+        place = max((policy.version not in undone, policy.version) for _, policy in ready)
+        return [pair for pair in ready if (pair[1].version not in undone, pair[1].version) == place]
 
     def _why_none(self) -> str:
         if not self._members:
@@ -229,6 +303,9 @@ class EnginePool:
 
     async def _choose_soon(self, lineage_id: UUID, session_key: str) -> tuple[Engine, PolicyRef]:
         """`choose`, waiting a little where an engine that answers is still loading."""
+        if self._all_moving(lineage_id):
+            left_s = self._moving_since + self._longest_move_s - asyncio.get_running_loop().time()
+            await self._until(lambda: not self._all_moving(lineage_id), max(0.0, left_s))
         try:
             return self.choose(lineage_id, session_key)
         except EngineUnavailable:
@@ -241,8 +318,16 @@ class EnginePool:
     def _serves(self, lineage_id: UUID) -> bool:
         return any(m.healthy and lineage_id in m.serving for m in self._members)
 
+    def _all_moving(self, lineage_id: UUID) -> bool:
+        """Whether whole weights are being replaced at every engine that serves a lineage."""
+        if not self._moving:
+            return False
+        able = [m for m in self._members if m.healthy and lineage_id in m.serving]
+        return bool(able) and all(member.name in self._moving for member in able)
+
     def _may_serve_soon(self, lineage_id: UUID) -> bool:
-        live = self._wanted.get(lineage_id)
+        served = self._wanted.get(lineage_id)
+        live = served.live if served is not None else None
         return any(member.may_serve_soon(live) for member in self._members)
 
     async def _looked_at(self, names: Collection[str]) -> None:
@@ -252,9 +337,10 @@ class EnginePool:
             member.wake.set()
         await self._until(lambda: any(member.ended >= turn for member, turn in due.items()))
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _until(self, condition: Callable[[], bool], patience_s: float | None = None) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s), self._changed:
+            wait_s = self._patience_s if patience_s is None else patience_s
+            async with asyncio.timeout(wait_s), self._changed:
                 await self._changed.wait_for(condition)
 
     def doubt(self, engine: Engine) -> None:
@@ -268,6 +354,13 @@ class EnginePool:
         await asyncio.gather(
             self.texts.close(), *(member.engine.close() for member in self._members)
         )
+
+
+async def _reading_s(wanted: Collection[Served]) -> float:
+    """What reading the largest of the whole weights takes that may come or go back now."""
+    versions = (policy for served in wanted for policy in (served.live, served.coming))
+    whole = [one for one in versions if one is not None and one.kind is PolicyKind.FULL]
+    return max([await asyncio.to_thread(reading_s, policy) for policy in whole], default=0.0)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -4,46 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gateway.config import EngineSettings
-from gateway.engine import codec
-from gateway.engine.base import EngineStatus
-from gateway.engine.chunks import ChunkReader, weight_version
+from gateway.engine import codec, scoring
+from gateway.engine.base import Bucket, EngineStatus, Group, Scored, Take
+from gateway.engine.channels import Channels
 from gateway.engine.http import EngineClient
-from gateway.errors import EngineRejected, EngineTimeout, EngineUnavailable
-from gateway.records import Chunk, Generation, PolicyKind, PolicyRef, new_id
+from gateway.engine.loading import Loading
+from gateway.engine.reply_reader import ReplyReader
+from gateway.engine.whole_weights import IN_DOUBT, WholeWeights
+from gateway.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
+from gateway.records import Chunk, Generation, PolicyKind, PolicyRef, first_outside, new_id
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
 
 _ABORT_TIMEOUT_S = 5.0
+#: Ids of a token that are worth storing: 1 KB.
+_MOST_KEPT = 256
 
 
 class SglangEngine:
-    """One server, one HTTP session for life. Implements `gateway.engine.base.Engine`."""
+    """One server: an HTTP session for life, and plain connections for what streams.
+
+    Implements `gateway.engine.base.Engine`.
+    """
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._client = EngineClient(
-            settings,
-            lambda status, body: codec.refusal(status, codec.words(body), settings.name),
-        )
+
+        def refusal(status: int, body: bytes) -> EngineError:
+            return codec.refusal(status, codec.words(body), settings.name)
+
+        self._client = EngineClient(settings, refusal)
+        self._channels = Channels(settings, refusal)
         self._closed = False
         self._aborts: set[asyncio.Task[None]] = set()
         self._vocab: tuple[str, int | None] | None = None
+        self._kept_most: int | None = None
+        self._loading = Loading(settings.name, self._post, self._get, settings.load_timeout_s)
+        self._weights = WholeWeights(settings.name, self._control, self._get, self._loading)
 
     @property
     def name(self) -> str:
         return self._settings.name
 
-    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, Take | None]:
         """Sample a continuation, see `Engine.generate`.
 
         The server includes the stop token, and every token whose text a stop string touches.
@@ -53,28 +70,35 @@ class SglangEngine:
         """
         self._check_vocabulary(request.input_ids)
         try:
-            body = codec.generate_body(request)
+            body = codec.generate_body(request, self._kept_most or 0)
         except ValueError as error:
             raise EngineRejected(str(error), engine=self.name) from None
-        client = self._client
-        reader, splitter = ChunkReader(request.policy, self.name), codec.EventSplitter()
         settled, ended = True, False
         try:
-            async with client.post("/generate", body, self._settings.idle_timeout_s) as response:
+            async with self._channels.post(
+                "/generate", body, self._settings.idle_timeout_s, request.traceparent
+            ) as reply:
                 settled = False
-                while part := await client.part(response):
-                    for payload in splitter.feed(part):
-                        chunk = reader.read(codec.decode_event(payload, self.name))
-                        if chunk is None:
-                            continue
-                        settled = ended = chunk.finish is not None
-                        yield chunk
-                        if settled:
-                            await client.drain(response)
-                            return
-                raise reader.ended()
-        except EngineRejected:
+                reader = ReplyReader(reply, request.policy, self.name)
+                take: Take | None = None
+                while True:
+                    try:
+                        chunk = await reader.next(take)
+                    except EngineTimeout:
+                        # While whole weights are read it says nothing for as long as that takes.
+                        if not await self._held():
+                            raise
+                        continue
+                    settled = ended = reply.settled = chunk.finish is not None
+                    take = yield chunk
+                    if settled:
+                        return
+        except EngineRejected as error:
             settled = True
+            if self._kept_most and "sampling_mask" in error.message:
+                # It is another server than the one that was asked, and serves it without.
+                self._kept_most = None
+                raise EngineUnavailable(error.message, engine=self.name) from None
             raise
         except asyncio.CancelledError:
             # Also where the server has read the request and not said anything yet.
@@ -86,31 +110,50 @@ class SglangEngine:
 
     async def score(self, ids: Sequence[int], start: int, policy: PolicyRef) -> list[float]:
         """Log-probabilities [len(ids) - start] of ids[start:] at temperature 1."""
+        event = await self._scored(ids, start, policy)
+        return scoring.logprobs_of(event, ids, start, self.name)
+
+    async def likeliest(
+        self, ids: Sequence[int], start: int, policy: PolicyRef, top: int
+    ) -> Scored:
+        """See `Engine.likeliest`."""
+        event = await self._scored(ids, start, policy, top_logprobs_num=top)
+        values = scoring.logprobs_of(event, ids, start, self.name)
+        return scoring.likeliest_of(event, values, top, self.name)
+
+    async def score_among(
+        self, ids: Sequence[int], start: int, policy: PolicyRef, among: Sequence[Sequence[int]]
+    ) -> Scored:
+        """See `Engine.score_among`. In pieces: the answer grows with their square."""
+        if len(among) != len(ids) - start:
+            raise EngineRejected(
+                f"{len(ids) - start} places, alternatives for {len(among)}", engine=self.name
+            )
+        self._check_vocabulary([*ids, *(id_ for row in among for id_ in row)])
+        values: list[float] = []
+        rows: list[tuple[float, ...]] = []
+        for begin, end in scoring.windows(len(among)):
+            part, wanted = ids[: start + end], among[begin:end]
+            chosen = sorted({id_ for row in wanted for id_ in row})
+            event = await self._scored(part, start + begin, policy, token_ids_logprob=chosen)
+            values += scoring.logprobs_of(event, part, start + begin, self.name)
+            rows += scoring.chosen_of(event, wanted, self.name)
+        return Scored(
+            logprobs=tuple(values), top_ids=tuple(map(tuple, among)), top_logprobs=tuple(rows)
+        )
+
+    async def _scored(
+        self, ids: Sequence[int], start: int, policy: PolicyRef, **more: Any
+    ) -> codec.Event:
         if not 1 <= start < len(ids):
             raise EngineRejected(
                 f"cannot score from {start} of {len(ids)} tokens", engine=self.name
             )
         self._check_vocabulary(ids)
-        body = codec.score_body(new_id().hex, list(ids), start, policy)
+        body = scoring.score_body(new_id().hex, list(ids), start, policy, **more)
         async with self._client.post("/generate", body, self._settings.idle_timeout_s) as response:
             reply = await self._client.read(response)
-        event = codec.decode_event(reply, self.name)
-        # The first entry stands for ids[start - 1], which the server does not score.
-        entries = (event.meta_info.input_token_logprobs or [])[1:]
-        values = list(codec.logprob_values(entries))
-        scored = [token for _, token, _ in entries]
-        # The server names the last id of the vocabulary 0 here; its score is the right one.
-        if len(scored) != len(ids) - start or any(
-            said not in (asked, 0) for said, asked in zip(scored, ids[start:], strict=True)
-        ):
-            raise EngineRejected(
-                f"asked to score {len(ids) - start} tokens, the engine scored {len(scored)} "
-                "or others",
-                engine=self.name,
-            )
-        if not all(map(math.isfinite, values)):
-            raise EngineRejected("a score is not finite", engine=self.name)
-        return values
+        return codec.decode_event(reply, self.name)
 
     async def load(self, policy: PolicyRef) -> float:
         """Bring a version in beside those that serve; milliseconds.
@@ -122,7 +165,7 @@ class SglangEngine:
         if policy.kind is PolicyKind.LORA:
             await self._load_adapter(policy)
         elif policy.kind is PolicyKind.FULL:
-            await self._load_weights(policy)
+            await self._weights.load(policy)
         return (time.perf_counter() - started) * 1e3
 
     async def _load_adapter(self, policy: PolicyRef) -> None:
@@ -130,26 +173,53 @@ class SglangEngine:
             raise EngineRejected(f"{policy.adapter} has no weights to load", engine=self.name)
         payload = {"lora_name": policy.adapter, "lora_path": policy.uri}
         try:
-            await self._control("/load_lora_adapter", payload)
+            await self._loading.post("/load_lora_adapter", payload, policy)
         except EngineRejected:
             # Refused as loaded already, which is what was wanted if it came from the same place.
             if (await self._adapters()).get(policy.adapter or "") != policy.uri:
                 raise
 
-    async def _load_weights(self, policy: PolicyRef) -> None:
-        wanted = weight_version(policy)
-        if policy.uri is None:
-            raise EngineRejected(f"{wanted} has no weights to load", engine=self.name)
-        if (await self._get("/model_info")).get("weight_version") == wanted:
-            return
-        await self._control("/pause_generation", {"mode": "retract"})
-        try:
-            await self._control(
-                "/update_weights_from_disk",
-                {"model_path": policy.uri, "weight_version": wanted, "flush_cache": True},
-            )
-        finally:
-            await self._control("/continue_generation", {})
+    async def restore(self, policy: PolicyRef) -> float:
+        """See `Engine.restore`."""
+        started = time.perf_counter()
+        await self._weights.load(policy, anew=True)
+        return (time.perf_counter() - started) * 1e3
+
+    async def ranks(self) -> int:
+        """See `Receiver.ranks`."""
+        return int((await self._get("/server_info")).get("tp_size", 1))
+
+    async def join(self, group: Group) -> None:
+        """See `Receiver.join`."""
+        await self._weights.join(group)
+
+    async def receive(
+        self,
+        policy: PolicyRef,
+        group: Group,
+        buckets: Sequence[Bucket],
+        send: Callable[[int], Awaitable[None]],
+    ) -> float:
+        """See `Receiver.receive`."""
+        started = time.perf_counter()
+        await self._weights.receive(policy, group, buckets, send)
+        return (time.perf_counter() - started) * 1e3
+
+    async def leave(self, group: Group) -> None:
+        """See `Receiver.leave`."""
+        await self._weights.leave(group)
+
+    async def resume(self) -> None:
+        """See `Engine.resume`."""
+        await self._weights.resume()
+
+    async def disown(self) -> None:
+        """See `Engine.disown`."""
+        await self._weights.name_version(IN_DOUBT)
+
+    async def checksum(self) -> str | None:
+        """See `Engine.checksum`."""
+        return await self._weights.checksum()
 
     async def unload(self, policy: PolicyRef) -> None:
         """Drop an adapter that no request uses; the server would wait for one that does."""
@@ -162,8 +232,8 @@ class SglangEngine:
                 raise
 
     async def status(self) -> EngineStatus:
-        info, models, loads = await asyncio.gather(
-            self._get("/model_info"), self._get("/v1/models"), self._get("/v1/loads")
+        info, models, loads, paused = await asyncio.gather(
+            self._get("/model_info"), self._get("/v1/models"), self._get("/v1/loads"), self._held()
         )
         cards = models.get("data", [])
         base: dict[str, Any] = next((card for card in cards if card.get("parent") is None), {})
@@ -171,6 +241,9 @@ class SglangEngine:
         path = str(info.get("model_path", ""))
         if self._vocab is None or self._vocab[0] != path:
             self._vocab = (path, await asyncio.to_thread(_vocab_size, path))
+            self._kept_most = None
+        if self._kept_most is None:
+            self._kept_most = await self._tells()
         return EngineStatus(
             ready=True,
             model=str(info.get("served_model_name", "")),
@@ -185,7 +258,29 @@ class SglangEngine:
                 default=None,
             ),
             supports_lora=any(rank.get("lora") for rank in ranks),
+            paused=paused,
+            kept_most=self._kept_most or 0,
         )
+
+    async def _tells(self) -> int | None:
+        """See `kept_most`; None where it is too busy to say, 0 where it has no such page."""
+        try:
+            return kept_most(await self._get("/server_info"))
+        except EngineRejected:
+            return 0
+        except EngineError:
+            return None
+
+    async def _held(self) -> bool:
+        """Whether it is paused. Not by `/health`, which blocks for 20 s then."""
+        try:
+            await self._client.get("/ready")
+        except EngineUnavailable:
+            return True
+        except EngineError:
+            # A server that has no such page, or is too busy to say.
+            return False
+        return False
 
     async def close(self) -> None:
         """Give aborts under way a moment, then close the session."""
@@ -194,14 +289,15 @@ class SglangEngine:
             _, late = await asyncio.wait(self._aborts, timeout=_ABORT_TIMEOUT_S)
             for task in late:
                 task.cancel()
+        self._channels.close()
         await self._client.close()
 
     def _check_vocabulary(self, ids: Sequence[int]) -> None:
         """An id that the model lacks would crash the server, for everyone."""
         if not ids:
             raise EngineRejected("the prompt is empty", engine=self.name)
-        limit = self._vocab[1] if self._vocab else None
-        if min(ids) < 0 or (limit is not None and max(ids) >= limit):
+        size = self._vocab[1] if self._vocab else None
+        if first_outside(ids, sys.maxsize if size is None else size) is not None:
             raise EngineRejected("a token id is outside the vocabulary", engine=self.name)
 
     async def _adapters(self) -> dict[str, str]:
@@ -216,9 +312,14 @@ class SglangEngine:
     async def _get(self, path: str) -> dict[str, Any]:
         return self._object(await self._client.get(path))
 
-    async def _control(self, path: str, payload: dict[str, Any]) -> dict[str, Any]:
+    async def _control(self, path: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._post(path, payload, self._settings.control_timeout_s)
+
+    async def _post(
+        self, path: str, payload: Mapping[str, Any], silence_s: float
+    ) -> dict[str, Any]:
         body = msgspec.json.encode(payload)
-        async with self._client.post(path, body, self._settings.control_timeout_s) as response:
+        async with self._client.post(path, body, silence_s) as response:
             return self._object(await self._client.read(response))
 
     def _object(self, reply: bytes) -> dict[str, Any]:
@@ -244,6 +345,18 @@ class SglangEngine:
         except (EngineUnavailable, EngineTimeout, EngineRejected, TimeoutError) as error:
             # The server also notices by itself that its client has gone, a little later.
             log.info("abort_failed", engine=self.name, rid=rid, error=str(error))
+
+
+def kept_most(server: Mapping[str, Any]) -> int:
+    """To how many ids sampling may be cut, so that a server tells which they are; 0: to none.
+
+    Half of what it can tell of, since ids as likely as the last one come on top, and a request
+    with too many is aborted. Beyond a few hundred nobody could keep them.
+    """
+    if server.get("speculative_algorithm") or server.get("sampling_backend") == "ascend":
+        return 0
+    most = server.get("sampling_mask_max_tokens")
+    return min(most // 2, _MOST_KEPT) if isinstance(most, int) else 0
 
 
 def _vocab_size(model_path: str) -> int | None:

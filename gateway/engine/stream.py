@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection
-from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 from uuid import UUID
 
-from gateway.engine.base import Engine
+from msgspec.structs import replace
+
+from gateway.engine.base import Engine, Take
 from gateway.errors import EngineError, EngineOverloaded, EngineTimeout, EngineUnavailable
 from gateway.records import Chunk, Generation, PolicyRef
 from gateway.telemetry import get_logger
@@ -53,7 +54,7 @@ class Stream:
         self._lineage_id, self._session_key = lineage_id, session_key
         self._retries = retries
         self._serving: tuple[Engine, PolicyRef] | None = None
-        self._chunks: AsyncGenerator[Chunk, None] | None = None
+        self._chunks: AsyncGenerator[Chunk, Take | None] | None = None
         self._release: Callable[[], None] | None = None
         self._first: Chunk | None = None
         self._over = False
@@ -114,6 +115,14 @@ class Stream:
         return self
 
     async def __anext__(self) -> Chunk:
+        return await self.more(None)
+
+    async def more(self, take: Take | None) -> Chunk:
+        """The next chunk; of an engine that can, the next that `take` was not given.
+
+        An empty one where it said that it takes no more for now. Raises as `start` does, and
+        StopAsyncIteration after the last chunk.
+        """
         if self._over:
             raise StopAsyncIteration
         if not self.started:
@@ -122,7 +131,7 @@ class Stream:
             chunk, self._first = self._first, None
             return chunk
         assert self._chunks is not None
-        return await anext(self._chunks)
+        return await self._chunks.asend(take)
 
     async def aclose(self) -> None:
         """Abort what still runs. Closing twice is no error."""

@@ -11,7 +11,7 @@ from gateway.engine.base import TextEngine
 from gateway.engine.health import Health
 from gateway.engine.rendezvous import any_key, weight
 from gateway.errors import EngineError, EngineOverloaded, EngineTimeout, EngineUnavailable
-from gateway.records import TextChunk, TextGeneration
+from gateway.records import Media, TextChunk, TextGeneration
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -62,10 +62,21 @@ class TextPool:
                 async with asyncio.timeout(self._poll_s):
                     await health.wake.wait()
 
-    def choose(self, session_key: str, exclude: Collection[str] = ()) -> TextEngine:
-        """An engine that answers, the same for a session. Raises EngineUnavailable."""
+    def takes(self, media: Sequence[Media]) -> bool:
+        """Whether some engine can be shown all of these."""
+        return any(engine.takes(media) for engine in self._engines.values())
+
+    def choose(
+        self, session_key: str, exclude: Collection[str] = (), media: Sequence[Media] = ()
+    ) -> TextEngine:
+        """An engine that answers and can be shown `media`, the same for a session.
+
+        Raises EngineUnavailable.
+        """
         names = [
-            name for name, health in self._health.items() if health.healthy and name not in exclude
+            name
+            for name, health in self._health.items()
+            if health.healthy and name not in exclude and self._engines[name].takes(media)
         ]
         if not names:
             raise EngineUnavailable("no engine can serve this now", engine="pool")
@@ -76,8 +87,10 @@ class TextPool:
         """A request failed there: look at it now, rather than at the next poll."""
         self._health[engine.name].wake.set()
 
-    def generate(self, request: TextGeneration, session_key: str) -> TextStream:
-        return TextStream(self, request, session_key, retries=self._retries)
+    def generate(
+        self, request: TextGeneration, session_key: str, media: Sequence[Media] = ()
+    ) -> TextStream:
+        return TextStream(self, request, session_key, retries=self._retries, media=media)
 
     async def close(self) -> None:
         """Close every engine's client. Cancel `follow` first."""
@@ -91,8 +104,15 @@ class TextStream:
     """
 
     def __init__(
-        self, pool: TextPool, request: TextGeneration, session_key: str, *, retries: int
+        self,
+        pool: TextPool,
+        request: TextGeneration,
+        session_key: str,
+        *,
+        retries: int,
+        media: Sequence[Media] = (),
     ) -> None:
+        self._media = media
         self._pool = pool
         self._request = request
         self._session_key = session_key
@@ -117,7 +137,7 @@ class TextStream:
         last: EngineError | None = None
         for _ in range(self._retries + 1):
             try:
-                engine = self._pool.choose(self._session_key, failed)
+                engine = self._pool.choose(self._session_key, failed, self._media)
             except EngineUnavailable as error:
                 raise last or error from None
             try:
