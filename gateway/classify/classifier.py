@@ -7,20 +7,30 @@ promoted to main once a later request extends it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from gateway.classify.markers import COMPACTION, SUBAGENT, always_has_tools, marker_of
+import msgspec
+
+from gateway.classify.markers import (
+    ABOUT_SESSION,
+    COMPACTION,
+    SUBAGENT,
+    always_has_tools,
+    asks_about,
+    marker_of,
+)
 from gateway.config import SessionSettings
 from gateway.errors import ConfigError
-from gateway.records import Message, Resolution, TurnKind, TurnRequest, plain_text
+from gateway.records import Candidate, Message, Resolution, TurnKind, TurnRequest, plain_text
 
 #: Patterns see at most this much of a message.
 _MATCHED_CHARACTERS = 20_000
+#: A title, a word or a number; a reply of the main line may be so many times as long.
+_FEW_TOKENS = 64
+_MANY = 4
 _CONTENT = ("system", "last_user")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True, gc=False):
     """What a turn is, by which rule, and how sure that rule is (1 is said by the client)."""
 
     kind: TurnKind
@@ -46,9 +56,9 @@ class Classifier:
         if request.declared_kind is not None:
             return Kind(request.declared_kind, "declared", 1.0)
         marker = marker_of(request)
-        if any(pattern.matches(request, marker) for pattern in self._trainable):
+        if self._trainable and any(each.matches(request, marker) for each in self._trainable):
             return Kind(TurnKind.MAIN, "trainable_pattern", 0.95)
-        if any(pattern.matches(request, marker) for pattern in self._auxiliary):
+        if self._auxiliary and any(each.matches(request, marker) for each in self._auxiliary):
             return Kind(TurnKind.SIDE, "auxiliary_pattern", 0.95)
         if marker:
             return Kind(TurnKind.SIDE, marker, 0.9)
@@ -66,13 +76,31 @@ def _follower(request: TurnRequest, resolution: Resolution) -> Kind:
         return Kind(TurnKind.SIDE, "extends_side", 0.8)
     if resolution.new_from >= len(request.messages):
         return Kind(TurnKind.UNKNOWN, "nothing_new", 0.5)
+    if resolution.beside:
+        return Kind(TurnKind.UNKNOWN, "asked_beside_before", 0.6)
     new = {message["role"] for message in request.messages[resolution.new_from :]}
     if resolution.branch_reason == "tools_changed" and not request.tools and new != {"tool"}:
         # Compaction and title calls look like this; so do some main lines, which go on.
         if always_has_tools(request):
             return Kind(TurnKind.SIDE, COMPACTION, 0.8)
         return Kind(TurnKind.UNKNOWN, "extends_without_tools", 0.5)
+    if "user" in new and _one_shot(request, resolution, parent):
+        return Kind(TurnKind.UNKNOWN, "one_shot_over_history", 0.5)
     return Kind(TurnKind.MAIN, "extends_chain", 0.7 if resolution.ambiguous else 0.9)
+
+
+def _one_shot(request: TurnRequest, resolution: Resolution, parent: Candidate) -> bool:
+    """Whether a reply is wanted in a form, of a call or of a size that the turn before had not."""
+    sampling = request.sampling
+    if sampling.grammar is not None and not parent.grammar:
+        return True
+    if resolution.branch_reason == "tools_changed" and request.tool_choice == "required":
+        return True
+    if resolution.branch_reason is None:
+        # With the line's own instructions a short answer is a wish like another.
+        return False
+    few, before = sampling.max_tokens, parent.max_tokens
+    return few is not None and few <= _FEW_TOKENS and (before is None or before > _MANY * few)
 
 
 def _opener(request: TurnRequest, resolution: Resolution) -> Kind:
@@ -80,10 +108,13 @@ def _opener(request: TurnRequest, resolution: Resolution) -> Kind:
     if not request.tools and not replied:
         if resolution.beside_tools:
             return Kind(TurnKind.SIDE, "one_shot_beside_tools", 0.7)
-        if request.sampling.grammar is not None:
-            return Kind(TurnKind.SIDE, "one_shot_with_schema", 0.6)
+        if resolution.rule == "quotes" and asks_about(request):
+            return Kind(TurnKind.SIDE, ABOUT_SESSION, 0.8)
         if always_has_tools(request):
             return Kind(TurnKind.SIDE, "one_shot_without_tools", 0.8)
+        if request.sampling.grammar is not None:
+            # Some conversations have replies by a schema throughout.
+            return Kind(TurnKind.UNKNOWN, "one_shot_with_schema", 0.6)
     return Kind(TurnKind.UNKNOWN, "first_turn", 0.5)
 
 

@@ -19,7 +19,14 @@ def next_state_of(
     """
     if resolution.parent is None:
         return None
-    following = _up_to_reply(request.messages[resolution.new_from :])
+    return told(request.messages[resolution.new_from :], beside=beside)
+
+
+def told(
+    messages: Sequence[Message], *, beside: bool = False
+) -> tuple[tuple[Message, ...], str] | None:
+    """The same of the messages that were new in a request."""
+    following = _up_to_reply(messages)
     if beside:
         following = tuple(message for message in following if message["role"] == "tool")
     spoken = [message["role"] for message in following if not is_remark(message)]

@@ -3,14 +3,18 @@
 A hash stands after each message, so that one indexed query finds every stored turn whose reply
 ends a prefix of a request. What clients change without meaning to (key order, empty content,
 re-serialised arguments, rewritten call ids, dropped reasoning, trailing white space) does not
-change the form. System messages, some of which carry the time of day, and what agents remark for
-the model alone are left out of it; `head_hash` tells whether they changed.
+change the form. Of images and audio the digest of their bytes counts, not how they were written.
+System messages, some of which carry the time of day, and what agents remark for the model alone
+are left out of it; `head_hash` tells whether they changed.
+
+Where texts are stored with gaps a `key` goes into every hash: without it, what fills a short gap
+could be tried out. It is empty where they are stored as they are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -18,7 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from gateway.records import Message, is_remark
+from gateway.records import DESCRIBED, Message, is_media, is_remark, without_data
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -26,38 +30,57 @@ _SYSTEM = ("system", "developer")
 #: Bytes of `head_hash` for each of its two parts.
 HALF = 16
 _EXACT = 2**53
+_MARK = "cache_control"
+#: No text without it holds a number that JSON would read as a float.
+_FRACTION = re.compile(r"[0-9][.eE]")
+
+_pack = msgspec.msgpack.Encoder().encode
+_steady = msgspec.json.Encoder(order="deterministic").encode
+_parse = msgspec.json.Decoder().decode
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(msgspec.Struct, frozen=True, gc=False):
     """The first `message_count` messages of a request, which end in a reply, by their hash."""
 
     hash: bytes
     message_count: int
 
 
-def seed(key_id: UUID, model: str) -> bytes:
+def seed(key_id: UUID, model: str, key: bytes = b"") -> bytes:
     """Where the chain of a conversation starts: one API key, one model."""
-    return sha256(key_id.bytes + model.encode()).digest()
+    return sha256(key + key_id.bytes + model.encode()).digest()
 
 
-def chain(messages: Iterable[Message], start: bytes) -> list[bytes]:
+def chain(messages: Iterable[Message], start: bytes, key: bytes = b"") -> list[bytes]:
     """The SHA-256 after each message, each over the one before and the canonical message."""
     hashes: list[bytes] = []
     position: dict[str, int] = {}
     numbers = count()
     current = start
     for message in messages:
-        if not _apart(message):
-            form = msgspec.msgpack.encode(_canonical(message, position, numbers))
-            current = sha256(current + form).digest()
+        if not is_apart(message):
+            form = _pack(_canonical(message, position, numbers))
+            current = sha256(key + current + form).digest()
         hashes.append(current)
     return hashes
 
 
-def prefixes(messages: Sequence[Message], start: bytes) -> list[Prefix]:
-    """Those prefixes that end in an assistant message, the deepest first."""
-    hashes = chain(messages, start)
+def chained(before: bytes, reply: Message, key: bytes = b"") -> bytes:
+    """The hash after a reply that follows messages which end in `before`.
+
+    A reply answers no call, so that what was called earlier has no part in its form.
+    """
+    return sha256(key + before + _pack(_canonical(reply, {}, count()))).digest()
+
+
+def prefixes(
+    messages: Sequence[Message], start: bytes, hashes: Sequence[bytes] | None = None
+) -> list[Prefix]:
+    """Those prefixes that end in an assistant message, the deepest first.
+
+    `hashes` is the `chain` of the messages, where it is known.
+    """
+    hashes = chain(messages, start) if hashes is None else hashes
     return [
         Prefix(hashes[index], index + 1)
         for index in range(len(messages) - 1, -1, -1)
@@ -66,24 +89,43 @@ def prefixes(messages: Sequence[Message], start: bytes) -> list[Prefix]:
 
 
 def request_hash(messages: Sequence[Message], tools: Tools, start: bytes = b"") -> bytes:
-    """SHA-256 of the request as parsed: equal only if every field of every message is."""
-    body = msgspec.json.encode([messages, tools], order="deterministic")
-    return sha256(start + body).digest()
+    """SHA-256 of the request as parsed: equal only if every field of every message is.
+
+    The data of images and audio is told by its digest.
+    """
+    return sha256(start + _steady([without_data(messages), tools])).digest()
 
 
-def head_hash(messages: Iterable[Message], tools: Tools) -> bytes:
+def head_hash(messages: Iterable[Message], tools: Tools, key: bytes = b"") -> bytes:
     """What the chain leaves out: 16 bytes for system messages and remarks, 16 for tools."""
-    apart = [_text(message.get("content")) for message in messages if _apart(message)]
-    return _half(apart) + _half(list(tools))
+    apart = [_text(message.get("content")) for message in messages if is_apart(message)]
+    return _half(apart, key) + _half([_unmarked(tool) for tool in tools], key)
 
 
-def _apart(message: Message) -> bool:
+def _unmarked(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool without the marks of prompt caches, which move to the tool that is last."""
+    function = tool.get("function")
+    if isinstance(function, Mapping) and _MARK in function:
+        tool = {**tool, "function": _without_mark(function)}
+    return _without_mark(tool) if _MARK in tool else tool
+
+
+def _without_mark(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key != _MARK}
+
+
+def is_apart(message: Message) -> bool:
+    """Whether the chain leaves a message out: one of the system's, or an agent's remark."""
     return message["role"] in _SYSTEM or is_remark(message)
 
 
 def _canonical(message: Message, position: dict[str, int], numbers: Iterator[int]) -> list[Any]:
     """[role, name, content, calls, answered call]; ids of calls become their number."""
     role = message["role"]
+    content = message.get("content")
+    text = content.rstrip() if isinstance(content, str) else _text(content)
+    if role == "tool":
+        return [role, None, text, [], position.get(message.get("tool_call_id") or "", -1)]
     calls = []
     for call in message.get("tool_calls") or ():
         position[call["id"]] = next(numbers)
@@ -92,10 +134,7 @@ def _canonical(message: Message, position: dict[str, int], numbers: Iterator[int
     if legacy := message.get("function_call"):
         calls.append([legacy["name"], _arguments(legacy["arguments"])])
     name = message.get("name") if role in ("user", "function") else None
-    answers = None
-    if role == "tool":
-        answers = position.get(message.get("tool_call_id") or "", -1)
-    return [role, name, _text(message.get("content")), calls, answers]
+    return [role, name, text, calls, None]
 
 
 def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str | list[Any]:
@@ -112,9 +151,10 @@ def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str | list[Any]:
                 parts[-1] += text
             else:
                 parts.append(text)
+        elif is_media(part):
+            parts.append({"media": [part[DESCRIBED]["kind"], part[DESCRIBED]["sha256"]]})
         else:
-            kept = {key: value for key, value in part.items() if key != "cache_control"}
-            parts.append({"part": msgspec.json.encode(kept, order="deterministic")})
+            parts.append({"part": _steady(_without_mark(part))})
     if not parts:
         return ""
     if isinstance(parts[-1], str):
@@ -125,8 +165,10 @@ def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str | list[Any]:
 def _arguments(text: str) -> bytes:
     """Arguments parsed and written with sorted keys; those that are no JSON stay as they are."""
     try:
-        value = _number(msgspec.json.decode(text)) if text.strip() else {}
-        return b"json" + msgspec.json.encode(value, order="deterministic")
+        value = _parse(text) if text.strip() else {}
+        if _FRACTION.search(text):
+            value = _number(value)
+        return b"json" + _steady(value)
     except (msgspec.DecodeError, RecursionError):
         return b"text" + text.strip().encode()
 
@@ -141,5 +183,5 @@ def _number(value: Any) -> Any:
     return int(value) if whole else value
 
 
-def _half(value: list[Any]) -> bytes:
-    return sha256(msgspec.json.encode(value, order="deterministic")).digest()[:HALF]
+def _half(value: list[Any], key: bytes) -> bytes:
+    return sha256(key + _steady(value)).digest()[:HALF]

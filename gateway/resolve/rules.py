@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
 
-from gateway.records import Candidate, FinishReason, Message, Resolution, TurnRequest
-from gateway.resolve.chain import HALF, Prefix, head_hash
+from msgspec.structs import replace
+
+from gateway.records import (
+    Candidate,
+    FinishReason,
+    Message,
+    Resolution,
+    TurnKind,
+    TurnRequest,
+)
+from gateway.resolve.beside import put_before
+from gateway.resolve.chain import HALF, Prefix, head_hash, is_apart
 from gateway.resolve.echoes import Echo, EchoKind
+from gateway.resolve.links import about, called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +39,20 @@ class NamedSession:
 class _Rank(IntEnum):
     """How a turn was found; of two that reach equally deep, the higher counts."""
 
-    OUTLINE = 0
-    PREFIX = 1
-    ECHO = 2
-    PREVIOUS = 3
+    REPLY = 0
+    OUTLINE = 1
+    PREFIX = 2
+    ECHO = 3
+    PREVIOUS = 4
+
+
+_RANKS = {
+    EchoKind.REPLY: _Rank.REPLY,
+    EchoKind.OUTLINE: _Rank.OUTLINE,
+    EchoKind.CALL: _Rank.ECHO,
+}
+#: A reply that so many turns have is anybody's.
+_COMMON = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +72,41 @@ def resolve(
     candidates: Sequence[Candidate],
     echoes: Sequence[Echo] = (),
     retry: Candidate | None = None,
+    head: bytes | None = None,
 ) -> Resolution:
     """Session and parent of a request.
 
-    `found` are the request's prefixes and `echoes` its keys, `candidates` the stored turns with
-    one of them, `named` the session the client named, if it did: then only turns inside it can be
-    parents. The deepest match counts; of several, one that is not continued yet, and if all are,
-    nothing tells their users apart and a new session begins, marked ambiguous. `retry` is the turn
-    that is asked for again: its place is the request's.
+    `found` are the request's prefixes, `echoes` its keys and `head` its `head_hash`; `candidates`
+    are the stored turns with one of them, `named` is the session the client named, if it did: then
+    only turns inside it can be parents. The deepest match counts; of several, one that is not
+    continued yet, and if all are, nothing tells their users apart and a new session begins, marked
+    ambiguous. `retry` is the turn that is asked for again: its place is the request's.
     """
+    if not candidates and retry is None:
+        return _root(request, named, ())
+    if head is None:
+        head = head_hash(request.messages, request.tools, request.hash_key)
     counts = {prefix.hash: prefix.message_count for prefix in found}
     matches = _matches(request, counts, echoes, candidates)
     inside = [m for m in matches if named is None or m.turn.session_id == named.id]
     if retry is not None:
-        return _again(request, retry, inside, counts)
+        return _again(request, retry, inside, counts, head)
     for depth, rank in sorted({(m.depth, m.rank) for m in inside}, reverse=True):
         closest = [m.turn for m in inside if (m.depth, m.rank) == (depth, rank)]
         sessions = {turn.session_id for turn in closest}
-        if rank is _Rank.OUTLINE and len(sessions) > 1:
+        if rank <= _Rank.OUTLINE and len(sessions) > 1:
             continue
-        return _continued(request, closest, depth, rank, counts, named=named)
+        if rank is _Rank.REPLY and len(closest) >= _COMMON:
+            continue
+        resolution = _continued(
+            request, closest, depth, rank, counts=counts, head=head, named=named
+        )
+        return _asked_before(resolution, echoes, candidates, head)
     root = _root(request, named, matches)
-    return root if root.session_id else _called(root, echoes, candidates)
+    if root.session_id is not None:
+        return root
+    root = called(root, echoes, candidates, head)
+    return root if root.called or named is not None else about(root, echoes, candidates)
 
 
 def _matches(
@@ -81,23 +115,28 @@ def _matches(
     echoes: Iterable[Echo],
     candidates: Iterable[Candidate],
 ) -> list[_Match]:
-    keys = {echo.key: echo for echo in echoes if echo.kind is not EchoKind.TASK}
-    best: dict[UUID, _Match] = {}
+    keys = {echo.key: echo for echo in echoes if echo.kind in _RANKS}
+    previous = request.previous_turn
+    # By the number of an id: a UUID hashes and compares in Python, and many turns may be found.
+    best: dict[int, _Match] = {}
     for turn in candidates:
         if request.user is not None and turn.user not in (None, request.user):
             continue
         depth = counts.get(turn.chain_hash, 0)
         rank = _Rank.PREFIX
         echo = keys.get(turn.echo) if turn.echo is not None else None
-        if turn.turn_id == request.previous_turn:
+        if previous is not None and turn.turn_id == previous:
             depth, rank = depth or _last_reply(request.messages), _Rank.PREVIOUS
         elif echo is not None and (echo.kind is EchoKind.CALL or echo.message_count > depth):
-            depth = echo.message_count
-            rank = _Rank.ECHO if echo.kind is EchoKind.CALL else _Rank.OUTLINE
-        match = _Match(depth, rank, turn)
-        known = best.get(turn.turn_id)
-        if depth and (known is None or (known.depth, known.rank) < (depth, rank)):
-            best[turn.turn_id] = match
+            depth, rank = echo.message_count, _RANKS[echo.kind]
+        if rank is _Rank.REPLY and turn.kind is TurnKind.SIDE:
+            # A summary that stands as a reply in the history it began.
+            continue
+        if not depth:
+            continue
+        known = best.get(turn.turn_id.int)
+        if known is None or (known.depth, known.rank) < (depth, rank):
+            best[turn.turn_id.int] = _Match(depth, rank, turn)
     return list(best.values())
 
 
@@ -106,11 +145,13 @@ def _continued(
     closest: Sequence[Candidate],
     depth: int,
     rank: _Rank,
-    counts: dict[bytes, int],
     *,
+    counts: dict[bytes, int],
+    head: bytes,
     named: NamedSession | None = None,
 ) -> Resolution:
-    head = head_hash(request.messages[:depth], request.tools)
+    if any(map(is_apart, request.messages[depth:])):
+        head = head_hash(request.messages[:depth], request.tools, request.hash_key)
     closest = [turn for turn in closest if turn.tools_hash == head] or closest
     fresh = [turn for turn in closest if not turn.continued]
     if not fresh and len(closest) > 1 and named is None:
@@ -135,13 +176,32 @@ def _continued(
     )
 
 
+def _asked_before(
+    found: Resolution, echoes: Iterable[Echo], candidates: Sequence[Candidate], head: bytes
+) -> Resolution:
+    """Instructions say something only where they are not those of the turn before."""
+    parent = found.parent
+    if parent is None:
+        return found
+    known = {turn.echo for turn in candidates}
+    keys = {echo.key: echo.kind for echo in echoes if echo.key in known}
+    wanted = [key for key, kind in keys.items() if kind is EchoKind.WORDS]
+    if own := [key for key, kind in keys.items() if kind is EchoKind.INSTRUCTIONS]:
+        wanted += own if head != parent.tools_hash else []
+    return replace(found, beside=True) if put_before(wanted, candidates, parent) else found
+
+
 def _again(
-    request: TurnRequest, retry: Candidate, inside: Sequence[_Match], counts: dict[bytes, int]
+    request: TurnRequest,
+    retry: Candidate,
+    inside: Sequence[_Match],
+    counts: dict[bytes, int],
+    head: bytes,
 ) -> Resolution:
     match = next((m for m in inside if m.turn.turn_id == retry.parent_id), None)
     if match is None:
         return Resolution(session_id=retry.session_id, parent=None, rule="retry")
-    found = _continued(request, [match.turn], match.depth, match.rank, counts)
+    found = _continued(request, [match.turn], match.depth, match.rank, counts=counts, head=head)
     return replace(found, rule="retry")
 
 
@@ -151,7 +211,7 @@ def _root(
     if named is None:
         return Resolution(session_id=None, parent=None, rule="new")
     reason = None
-    origins = {m.turn.session_id for m in matches if m.rank is not _Rank.OUTLINE}
+    origins = {m.turn.session_id for m in matches if m.rank > _Rank.OUTLINE}
     if named.id is None and len(origins) == 1:
         return Resolution(
             session_id=None,
@@ -171,18 +231,6 @@ def _root(
         branch_reason=reason,
         beside_tools=named.has_tools,
     )
-
-
-def _called(
-    root: Resolution, echoes: Iterable[Echo], candidates: Iterable[Candidate]
-) -> Resolution:
-    """A new session whose user message is the task that one unanswered call gave to an agent."""
-    tasks = {echo.key for echo in echoes if echo.kind is EchoKind.TASK}
-    callers = {turn.session_id for turn in candidates if turn.echo in tasks and not turn.continued}
-    if len(callers) != 1:
-        return root
-    rule = "called" if root.rule == "new" else root.rule
-    return replace(root, rule=rule, parent_session_id=callers.pop(), called=True)
 
 
 def _branch_reason(
