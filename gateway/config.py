@@ -2,17 +2,20 @@
 
 Each component has one class, each a section of the file. `NEXTSTATE_CONFIG` names the file
 (default `nextstate.yaml` where it exists); `NEXTSTATE_GATEWAY__PORT=8100` overrides
-`gateway: {port: …}`. `DATABASE_URL` is honoured without the prefix.
+`gateway: {port: …}`, and with `_FILE` at its end a variable names a file that holds the value.
+`DATABASE_URL` is honoured without the prefix.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -23,16 +26,20 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     YamlConfigSettingsSource,
 )
 
 from gateway.errors import ConfigError
+from gateway.secret_files import with_files
 
 S = TypeVar("S", bound="Settings")
 
 Positive = Annotated[int, Field(gt=0)]
+Modality = Literal["image", "audio"]
 
 
 class Section(BaseModel):
@@ -49,8 +56,22 @@ class ServerSettings(Section):
     max_body_bytes: Positive = 8 * 1024 * 1024
     max_messages: Positive = 4096
     max_id_bytes: Positive = 200
+    max_media: Positive = Field(50, description="images and audio clips of a request")
+    max_media_bytes: Positive = Field(5 * 1024 * 1024, description="of each, decoded")
+    replicas: int = Field(1, ge=1, description="gateways that share the limits of keys")
+    body_timeout_s: float = Field(60.0, gt=0, description="longest wait for a request's body")
     keepalive_comment_s: float = Field(15.0, gt=0, description="silence before an SSE comment")
+    drain_s: float = Field(
+        0.0,
+        ge=0,
+        description="at SIGTERM: served, but not ready, for so long before the socket closes",
+    )
     shutdown_grace_s: float = Field(30.0, ge=0)
+    idle_check_s: float = Field(30.0, gt=0, description="between looks for sessions gone idle")
+    operators: str = Field(
+        "default", description="the tenant whose admin keys manage tenants and rules; empty: none"
+    )
+    metrics_open: bool = Field(False, description="serve /metrics to whoever asks, without a key")
     debug_decisions: bool = Field(False, description="log how each session and kind was decided")
 
 
@@ -62,6 +83,13 @@ class ModelSettings(Section):
     aliases: tuple[str, ...] = Field((), description="other names served by the policy; `*` is any")
     context_length: Positive | None = Field(None, description="default: the model's own")
     renderer: str = Field("auto", description="`auto`, `template`, or a renderer's name")
+    modalities: tuple[Modality, ...] | None = Field(
+        None, description="what it takes beside text; default: what its files say"
+    )
+    fetch_media: bool = Field(
+        False,
+        description="let engines fetch http(s) addresses that clients send, inside the network too",
+    )
 
 
 class SamplingDefaults(Section):
@@ -87,9 +115,25 @@ class EngineSettings(Section):
     limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         "max_tokens", description="kind `openai`: what it calls the most tokens of a reply"
     )
+    modalities: tuple[Modality, ...] = Field(
+        (), description="kind `openai`: what it takes beside text"
+    )
+    fetch_media: bool = Field(
+        False, description="kind `openai`: it fetches http(s) addresses that clients send"
+    )
     connect_timeout_s: float = Field(5.0, gt=0)
-    idle_timeout_s: float = Field(120.0, gt=0, description="longest silence inside a generation")
-    control_timeout_s: float = Field(60.0, gt=0, description="loading and unloading weights")
+    idle_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="longest silence inside a generation, but while its weights are replaced",
+    )
+    control_timeout_s: float = Field(60.0, gt=0, description="each order but a load of weights")
+    load_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="each load of weights, and a second more for every 50 MB of them; one that "
+        "answers nothing meanwhile is given up within the minute",
+    )
     retries: int = Field(2, ge=0, description="tries on another engine, before the first byte")
 
     @model_validator(mode="before")
@@ -101,11 +145,24 @@ class EngineSettings(Section):
 
 
 class KeyLimits(Section):
-    """What an API key may use of one gateway process; what is left open has no limit."""
+    """What an API key may use of all replicas together; what is left open has no limit."""
 
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = Field(None, description="of prompts and replies")
     concurrent_requests: Positive | None = None
+
+    def within(self, own: KeyLimits) -> KeyLimits:
+        """Limits of a key's own, none above or without these."""
+        found = {}
+        for name in KeyLimits.model_fields:
+            both = [one for one in (getattr(self, name), getattr(own, name)) if one is not None]
+            found[name] = min(both, default=None)
+        return KeyLimits(**found)
+
+    def of_each(self, replicas: int) -> KeyLimits:
+        """What one of so many processes allows, 1 at least."""
+        given = {name: getattr(self, name) for name in KeyLimits.model_fields}
+        return KeyLimits(**{name: n and max(1, n // replicas) for name, n in given.items()})
 
 
 class LimitSettings(KeyLimits):
@@ -130,7 +187,9 @@ class DatabaseSettings(Section):
 class SessionSettings(Section):
     """`session_awareness`: how sessions end and which calls are trained on."""
 
-    session_timeout_s: float = Field(3600.0, gt=0)
+    session_timeout_s: float = Field(
+        3600.0, gt=0, validation_alias=AliasChoices("session_timeout_s", "session_timeout")
+    )
     trainable_patterns: tuple[str, ...] = ()
     auxiliary_patterns: tuple[str, ...] = ()
     cache_turns: Positive = Field(4096, description="recent turns kept in memory, ids included")
@@ -141,18 +200,106 @@ class FreshnessSettings(Section):
 
     max_lag: int = Field(4, ge=0, description="η: versions a sample may be behind")
     batch: Positive = Field(16, description="samples that one version consumes")
+    hard_cap: float = Field(
+        4.0, ge=1, description="times (η + 1) * batch; beyond it turns are served uncaptured"
+    )
+    refresh_s: float = Field(
+        1.0, gt=0, description="age at which what replicas know of each other is read again"
+    )
+    idle_s: float = Field(
+        30.0, ge=0, description="a turn that nothing has followed for so long is not waited for"
+    )
+
+
+class RedactionSettings(Section):
+    """What is taken out of conversations before they are stored; see docs/privacy.md."""
+
+    patterns: tuple[Literal["email", "phone", "card", "iban", "key"], ...] = (
+        "email",
+        "phone",
+        "card",
+        "iban",
+        "key",
+    )
+    expressions: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], str] = Field(
+        default_factory=dict, description="regular expressions of your own, by name"
+    )
+    detectors: tuple[str, ...] = Field(
+        (), description="entry points of the group nextstate.detectors"
+    )
+    settings: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="what each detector is made with, by its name"
+    )
+    hash_key: SecretStr = Field(
+        min_length=16, description="keys the hashes of texts; the same for every gateway, kept"
+    )
+
+    @field_validator("expressions")
+    @classmethod
+    def _compile(cls, expressions: dict[str, str]) -> dict[str, str]:
+        for name, expression in expressions.items():
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise ValueError(f"{name}: {error}") from None
+        return expressions
+
+
+class CaptureSettings(Section):
+    """What of a conversation is stored."""
+
+    media: bool = Field(
+        False, description="keep images and audio; else their digest, type and size"
+    )
+    redaction: RedactionSettings | None = Field(
+        None, description="default: conversations are stored as they are"
+    )
+
+
+class RetentionSettings(Section):
+    """How what tenants keep for a time only (`retention` of their settings) is cleared."""
+
+    check_s: float = Field(600.0, gt=0, description="between looks for what is due")
+    batch: Positive = Field(500, description="turns that one transaction looks at")
+    turns_per_s: Positive = Field(2000, description="the most that are looked at")
+    grace_s: float = Field(
+        86_400.0, ge=0, description="how much longer what waits to be judged or trained on may"
+    )
+
+
+class LogFileSettings(Section):
+    """Lines of JSON in files too: `COMPONENT.log`, moved aside by size and by age."""
+
+    directory: Path = Path("logs")
+    max_bytes: Positive = Field(64 * 1024 * 1024, description="then a file is moved aside")
+    max_age_s: float = Field(86_400.0, gt=0, description="then it is moved aside too")
+    keep: int = Field(7, ge=0, description="older files of a component that are kept")
 
 
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
     content: bool = Field(False, description="allow prompts and replies in logs")
+    sample: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default_factory=dict, description="share of an event's lines that are kept, by its name"
+    )
+    file: LogFileSettings | None = Field(None, description="default: standard output alone")
+
+
+class TracingSettings(Section):
+    """OpenTelemetry: spans of every stored turn, over OTLP/HTTP. Off without an endpoint."""
+
+    endpoint: str | None = Field(
+        None, pattern=r"^https?://", description="a collector; `/v1/traces` is added where it lacks"
+    )
+    headers: dict[str, SecretStr] = Field(default_factory=dict, description="for the collector")
+    sample: float = Field(1.0, ge=0, le=1, description="share of turns, the same in each process")
 
 
 #: Sections of the file; a component reads its own and ignores the others'.
 SECTIONS = (
     "gateway", "model", "sampling", "engines", "database", "session_awareness",
-    "freshness", "limits", "log", "judge", "trainer", "local",
+    "freshness", "limits", "capture", "retention", "log", "tracing", "judge", "trainer", "local",
 )  # fmt: skip
 
 
@@ -171,7 +318,10 @@ class Settings(BaseSettings):
     session_awareness: SessionSettings = Field(default_factory=SessionSettings)
     freshness: FreshnessSettings = Field(default_factory=FreshnessSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    capture: CaptureSettings = Field(default_factory=CaptureSettings)
+    retention: RetentionSettings = Field(default_factory=RetentionSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
 
     @field_validator("engines")
     @classmethod
@@ -213,7 +363,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then the file."""
+        """Arguments, then the environment and the files that it names, then the file."""
+        if isinstance(env_settings, EnvSettingsSource):
+            env_settings.env_vars = with_files(env_settings.env_vars, SECTIONS)
         sources: list[PydanticBaseSettingsSource] = [init_settings, env_settings]
         if path := config_file():
             sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=path))
@@ -245,6 +397,8 @@ def load(kind: type[S], **values: object) -> S:
         return kind(**values)  # type: ignore[arg-type]
     except (yaml.YAMLError, AttributeError, TypeError) as error:
         raise ConfigError(f"the settings file cannot be read: {error}") from None
+    except SettingsError as error:
+        raise ConfigError(f"wrong settings: {error}") from None
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise ConfigError("wrong settings: " + "; ".join(lines)) from None

@@ -9,7 +9,12 @@ NextstateError
 │   ├── PermissionDenied        403
 │   ├── NotFound                404
 │   │   └── ModelNotFound       404
+│   ├── MethodNotAllowed        405
+│   ├── RequestTimeout          408
+│   ├── Conflict                409
+│   ├── PreconditionFailed      412
 │   ├── BodyTooLarge            413
+│   ├── UnsupportedEncoding     415
 │   └── TooManyRequests         429, with seconds to wait
 ├── EngineError                 an inference engine did not do what it was asked
 │   ├── EngineUnavailable       no answer: down, starting, or fenced off
@@ -25,6 +30,7 @@ NextstateError
 └── TrainerError
     ├── NotLeader               another trainer took over; nothing may be written
     ├── NonFinite               loss or gradient is not a number
+    ├── RankLost                a process that trains along died or does not answer
     └── CheckpointCorrupt       files are not those that were written
 
 Errors travel up untouched and are turned into a reply, an exit code or a row once, at the
@@ -112,9 +118,42 @@ class ModelNotFound(NotFound):
         )
 
 
+class MethodNotAllowed(RequestError):
+    status = 405
+    default_code = "method_not_supported"
+
+
+class RequestTimeout(RequestError):
+    """The request did not arrive in time."""
+
+    status = 408
+    default_code = "request_timeout"
+
+
+class Conflict(RequestError):
+    """The request contradicts one that was served before."""
+
+    status = 409
+    default_code = "conflict"
+
+
+class PreconditionFailed(RequestError):
+    """What is to be changed is not as the client saw it."""
+
+    status = 412
+    default_code = "precondition_failed"
+
+
 class BodyTooLarge(RequestError):
     status = 413
     default_code = "request_too_large"
+
+
+class UnsupportedEncoding(RequestError):
+    """The body is compressed in a way that is not known here."""
+
+    status = 415
+    default_code = "unsupported_content_encoding"
 
 
 class TooManyRequests(RequestError):
@@ -172,7 +211,14 @@ class JudgeError(NextstateError):
 
 
 class JudgeUnavailable(JudgeError):
-    """What a judge depends on is away for now: the job waits for it, however long it takes."""
+    """What a judge depends on is away for now: the job waits for it, however long it takes.
+
+    `retry_after_s` is how long there is no use in asking again.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class TrainerError(NextstateError):
@@ -185,6 +231,10 @@ class NotLeader(TrainerError):
 
 class NonFinite(TrainerError):
     """A loss, gradient or weight is not finite; the step is thrown away."""
+
+
+class RankLost(TrainerError):
+    """The ranks of a job are no longer in step: the job ends, and begins anew from Postgres."""
 
 
 class CheckpointCorrupt(TrainerError):

@@ -1,68 +1,69 @@
-"""The admin REST API: what is served, captured, judged and trained. Reads, inside one tenant."""
+"""The admin REST API: whether all of it runs, what happened, and who changed what."""
 
 from typing import Annotated
-from uuid import UUID
 
-import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from gateway.api.auth import require_admin
+from gateway.api import shapes
+from gateway.api.admin_access import asker
+from gateway.api.admin_answer import answer
+from gateway.api.admin_query import Cursor, Limit, Moment, Word
 from gateway.api.services import Services
-from gateway.errors import NotFound
 from gateway.records import Principal
+from gateway.store import ledger
+from gateway.store.audit_list import audit
 
-Limit = Annotated[int, Query(ge=1, le=200)]
-Cursor = Annotated[str | None, Query(max_length=100)]
-
-
-def _json(body: object) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
+_ALIVE_S = 15.0
+EventCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$")]
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(prefix="/admin/v1", tags=["admin"])
+    router = APIRouter(prefix="/admin/v1", tags=["operating"])
     reads = services.admin
+    Admin = Annotated[Principal, Depends(asker(services))]  # noqa: N806 - a type
 
-    async def admin(request: Request) -> Principal:
-        return await require_admin(services.keys, request.headers)
+    @router.get("/status", responses=shapes.ok(shapes.Status))
+    async def status(request: Request, who: Admin, since: Moment = None) -> Response:
+        """Lineages with their live versions, waiting jobs, workers alive, and what is paused.
 
-    Admin = Annotated[Principal, Depends(admin)]  # noqa: N806 - a type
-
-    @router.get("/status")
-    async def status(who: Admin) -> Response:
-        """Lineages with their live versions, waiting jobs, and which workers are alive."""
+        The funnel counts turns made `since`, or all of them.
+        """
         found = await reads.status(who.tenant_id)
-        found["funnel"] = await reads.funnel(who.tenant_id)
+        found["funnel"] = await reads.funnel(who.tenant_id, since)
+        for lineage in found["lineages"]:
+            lineage["admission"] = services.admitter.describe(lineage["id"])
         found["engines"] = services.pool.describe()
         found["spooling"] = services.writer.spooling
-        return _json(found)
+        lineages = {lineage["id"] for lineage in found["lineages"]}
+        found["paused"] = services.pauses.current.told(who.tenant_id, lineages)
+        return answer(request, found)
 
-    @router.get("/sessions")
-    async def sessions(who: Admin, cursor: Cursor = None, limit: Limit = 50) -> Response:
-        """Sessions, those seen last first, with turn counts and mean score."""
-        return _json(await reads.sessions(who.tenant_id, cursor=cursor, limit=limit))
+    @router.get("/workers", responses=shapes.ok(shapes.Workers))
+    async def workers(request: Request, who: Admin) -> Response:
+        """Processes that reported in the last seconds, and how judging goes."""
+        return answer(request, {"items": await reads.workers(who.tenant_id, _ALIVE_S)})
 
-    @router.get("/sessions/{session_id}")
-    async def session(who: Admin, session_id: UUID, content: bool = True) -> Response:
-        """One session with its turns, their scores and verdicts; `content=false` hides words."""
-        found = await reads.session(who.tenant_id, session_id, content=content)
-        if found is None:
-            raise NotFound("There is no such session.")
-        return _json(found)
+    @router.get("/events", responses=shapes.ok(shapes.Events))
+    async def events(
+        request: Request,
+        who: Admin,
+        name: Word = None,
+        cursor: EventCursor = None,
+        limit: Limit = 100,
+    ) -> Response:
+        """Promotions, refusals and what else happened to the tenant's lineages, latest first."""
+        found = await ledger.events(services.database, who.tenant_id, name, cursor, limit)
+        return answer(request, found)
 
-    @router.get("/policies")
-    async def policies(who: Admin, limit: Limit = 100) -> Response:
-        """Versions of the tenant's lineages, the newest first."""
-        return _json({"items": await reads.policies(who.tenant_id, limit=limit)})
-
-    @router.get("/train-steps")
-    async def train_steps(who: Admin, limit: Limit = 100) -> Response:
-        """Training steps with their metrics, the latest first."""
-        return _json({"items": await reads.train_steps(who.tenant_id, limit=limit)})
-
-    @router.get("/swaps")
-    async def swaps(who: Admin, limit: Limit = 100) -> Response:
-        """Engines moved from one version to another, the latest first."""
-        return _json({"items": await reads.swaps(who.tenant_id, limit=limit)})
+    @router.get("/audit", responses=shapes.ok(shapes.Audit))
+    async def audited(
+        request: Request,
+        who: Admin,
+        action: Word = None,
+        cursor: Cursor = None,
+        limit: Limit = 100,
+    ) -> Response:
+        """What was changed of the tenant's and by which key, latest first."""
+        return answer(request, await audit(services.database, who.tenant_id, action, cursor, limit))
 
     return router

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from http import HTTPStatus
+from typing import ClassVar
 
 import msgspec
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.auth import authenticate
-from gateway.api.exchange import ClientLeft, Exchange
+from gateway.api.direct_cycle import direct_of
+from gateway.api.exchange import ClientLeft, Exchange, client_request_id
 from gateway.api.services import Services
 from gateway.errors import ModelNotFound, NextstateError
 from gateway.records import new_id
-from gateway.telemetry import get_logger
+from gateway.telemetry import get_logger, request_context
 from gateway.wire.base import Dialect
 
 log = get_logger(__name__)
@@ -26,28 +28,42 @@ _CLIENT_LEFT = 499
 class Endpoint(ABC):
     """An ASGI endpoint that answers errors in its dialect and binds the log's context."""
 
+    #: What is asked for, as metrics tell it apart: `generate` a reply, or `read`.
+    operation: ClassVar[str] = "read"
+
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self.services = services
         self.dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        clock = time.perf_counter()
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        exchange = Exchange(headers, receive, send, new_id())
+        exchange = Exchange(
+            headers, receive, send, new_id(), client_request_id(headers), direct_of(scope)
+        )
         names = {"request_id": exchange.request_id.hex}
         if exchange.client_request_id is not None:
             names["client_request_id"] = exchange.client_request_id
-        with structlog.contextvars.bound_contextvars(**names):
+        with request_context(**names):
             try:
                 await self._answer(exchange, scope)
             except NextstateError as error:
                 await self._fail(exchange, error)
             except ClientLeft:
+                exchange.status = _CLIENT_LEFT
                 log.info("client_left", status=_CLIENT_LEFT)
             except Exception:
                 log.exception("request_failed")
                 await self._fail(exchange, NextstateError("unexpected"))
+            finally:
+                self.services.metrics.answered(
+                    self.dialect.name,
+                    self.operation,
+                    _CLIENT_LEFT if exchange.status is None else exchange.status,
+                    time.perf_counter() - clock,
+                )
 
     @abstractmethod
     async def _answer(self, exchange: Exchange, scope: Scope) -> None: ...

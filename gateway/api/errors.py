@@ -1,19 +1,38 @@
-"""The one place where errors become HTTP answers outside a dialect's own."""
+"""The one place where errors become HTTP answers outside a dialect's own.
+
+What no route takes is answered in the form of the dialect that its path is of; the gateway's own
+routes answer with problem+json.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from http import HTTPStatus
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
 
-from gateway.errors import NextstateError
+from gateway.api.exchange import client_request_id
+from gateway.errors import MethodNotAllowed, NextstateError, NotFound, RequestError
+from gateway.records import new_id
 from gateway.telemetry import get_logger
+from gateway.wire import anthropic_errors
+from gateway.wire.chat_encoder import error_body
 from gateway.wire.outcome import outcome_of
 
 log = get_logger(__name__)
+
+#: Routes below `/v1` that are of no dialect.
+_OWN = ("/v1/turns/", "/v1/sessions/")
+_METHODS = frozenset({"get", "post", "put", "patch", "delete"})
+_SHOWN_CHARACTERS = 200
+#: How long a body that nobody asked for is read.
+_DRAIN_S = 2.0
 
 
 def problem(status: int, title: str, detail: str, code: str | None = None) -> Response:
@@ -37,9 +56,19 @@ def install(app: FastAPI) -> None:
         answer.headers.update(outcome.headers)
         return answer
 
-    async def http(_: Request, error: Exception) -> Response:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return problem(error.status_code, HTTPStatus(error.status_code).phrase, str(error.detail))
+        status, path = error.status_code, request.url.path
+        if path.startswith("/v1/") and not path.startswith(_OWN) and status in (404, 405):
+            await _drain(request)
+            answer = _of_no_route(request, status)
+        else:
+            answer = problem(status, HTTPStatus(status).phrase, str(error.detail))
+        answer.headers.update(error.headers or {})
+        if status == HTTPStatus.METHOD_NOT_ALLOWED and (allowed := methods_of(app, path)):
+            # Each route knows its own method alone.
+            answer.headers["allow"] = ", ".join(allowed)
+        return answer
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -57,3 +86,38 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(Exception, unknown)
+
+
+def methods_of(app: FastAPI, path: str) -> list[str]:
+    """The methods that a path has, by the document."""
+    for template, operations in app.openapi()["paths"].items():
+        if compile_path(template)[0].match(path):
+            return sorted(name.upper() for name in operations if name in _METHODS)
+    return []
+
+
+async def _drain(request: Request) -> None:
+    """A connection closed with bytes unread is reset, and with it the answer."""
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in request.stream():
+                pass
+
+
+def _of_no_route(request: Request, status: int) -> Response:
+    """A dialect's answer to a path that it does not have, or a method that the path does not."""
+    asked = f"{request.method} {request.url.path}"[:_SHOWN_CHARACTERS]
+    error: RequestError
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        error = MethodNotAllowed(f"Not allowed: {asked}.")
+    else:
+        error = NotFound(f"There is no such URL: {asked}.", code="unknown_url")
+        error.kind = "invalid_request_error"
+    request_id = new_id()
+    if request.url.path.startswith("/v1/messages"):
+        _, _, body = anthropic_errors.answer(error, request_id)
+    else:
+        body = error_body(error)
+    named = client_request_id(request.headers) or request_id.hex
+    headers = {"x-request-id": named, "request-id": f"req_{request_id.hex}"}
+    return Response(body, status, headers, media_type="application/json")

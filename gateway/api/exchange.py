@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from starlette.types import Message, Receive, Send
 
-from gateway.errors import BodyTooLarge
+from gateway.api.content_encoding import decoded
+from gateway.api.direct_cycle import DirectCycle
+from gateway.errors import BodyTooLarge, RequestTimeout
 
 _JSON = b"application/json"
 #: What may be written into headers and logs as it is.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+
+
+#: Compressed bodies up to here are unpacked on the event loop, larger ones in a thread.
+_FEW_PACKED = 1 << 13
+#: Of a length that is still read as a number.
+_DIGITS = 18
+#: How long what is left of a refused body is read, so that its client sees the refusal.
+_DRAIN_S = 2.0
+#: How soon it matters that a client has gone.
+_LOOK_S = 0.1
 
 
 class ClientLeft(Exception):
@@ -25,26 +38,52 @@ class ClientLeft(Exception):
 class Exchange:
     """One HTTP exchange: what was asked, and the two ends of the connection.
 
-    `more_headers` go out with whatever is answered. The id that the client gave its request is
-    given back, if it is a plain word; else it is `request_id`, which is always the log's.
+    `direct` is the way past the two, where there is one. `more_headers` go out with whatever is
+    answered. The id that the client gave its request is
+    given back, if it is a plain word; else it is `request_id`, which is always the log's. `unread`
+    says that more of the body may come; `status` is what was answered.
     """
 
     headers: Mapping[str, str]
     receive: Receive
     send: Send
     request_id: UUID
+    client_request_id: str | None = None
+    direct: DirectCycle | None = None
     begun: bool = False
+    status: int | None = None
+    unread: bool = True
     more_headers: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def client_request_id(self) -> str | None:
-        given = self.headers.get("x-request-id", "")
-        return given if _PLAIN_ID.fullmatch(given) else None
+    async def body(self, limit: int, within_s: float) -> bytes:
+        """The whole body, unpacked where it is compressed.
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body. Raises BodyTooLarge as soon as it is, and ClientLeft."""
+        Raises BodyTooLarge as soon as it is, RequestTimeout and ClientLeft, UnsupportedEncoding,
+        and InvalidRequest for what is not packed as it says.
+        """
+        alarm = _Alarm(within_s)
+        try:
+            body = await self._body(limit)
+        except asyncio.CancelledError:
+            if not alarm.was_it():
+                raise
+            self.unread = False
+            self.more_headers["connection"] = "close"
+            raise RequestTimeout(
+                f"The request body did not arrive within {within_s:g} s."
+            ) from None
+        finally:
+            alarm.end()
+        encoding = self.headers.get("content-encoding")
+        if encoding is None:
+            return body
+        if len(body) <= _FEW_PACKED:
+            return decoded(body, encoding, limit)
+        return await asyncio.to_thread(decoded, body, encoding, limit)
+
+    async def _body(self, limit: int) -> bytes:
         length = self.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > limit:
+        if length.isdecimal() and (len(length) > _DIGITS or int(length) > limit):
             raise too_large(limit)
         parts: list[bytes] = []
         size = 0
@@ -58,6 +97,7 @@ class Exchange:
                 raise too_large(limit)
             parts.append(part)
             if not message.get("more_body", False):
+                self.unread = False
                 return b"".join(parts)
 
     async def left(self) -> None:
@@ -66,19 +106,41 @@ class Exchange:
             pass
 
     async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.begun = True
+        """Begin a stream."""
+        whole = self._begun(status, headers)
+        if self.direct is not None:
+            self.direct.start(status, whole)
+        else:
+            await self._start(status, whole)
+
+    async def write(self, body: bytes) -> None:
+        """Send a part of a stream, which is not empty."""
+        if self.direct is not None:
+            self.direct.write(body)
+        else:
+            await self._send_part(body, more=True)
+
+    async def end(self, body: bytes) -> None:
+        """Send the last part of a stream."""
+        if self.direct is not None:
+            self.direct.end(body)
+        else:
+            await self._send_part(body)
+
+    def _begun(self, status: int, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """All headers of what is answered from now on."""
+        self.begun, self.status = True, status
         own = self.request_id.hex.encode()
         given = self.client_request_id
         name = own if given is None else given.encode()
         more = [(key.encode(), value.encode()) for key, value in self.more_headers.items()]
-        message: Message = {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [*headers, *more, (b"x-request-id", name), (b"request-id", b"req_" + own)],
-        }
+        return [*headers, *more, (b"x-request-id", name), (b"request-id", b"req_" + own)]
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        message: Message = {"type": "http.response.start", "status": status, "headers": headers}
         await self.send(message)
 
-    async def write(self, body: bytes, *, more: bool = False) -> None:
+    async def _send_part(self, body: bytes, *, more: bool = False) -> None:
         await self.send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def answer(
@@ -86,22 +148,95 @@ class Exchange:
     ) -> None:
         given = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         length = (b"content-length", str(len(body)).encode())
-        await self.begin(status, [(b"content-type", _JSON), length, *given])
-        await self.write(body)
+        whole = self._begun(status, [(b"content-type", _JSON), length, *given])
+        if self.direct is not None and not self.unread:
+            self.direct.answer(status, whole, body)
+            return
+        await self._start(status, whole)
+        await self._send_part(body, more=self.unread)
+        if self.unread:
+            await self._drain()
+            await self._send_part(b"")
+
+    async def _drain(self) -> None:
+        """A connection closed with bytes unread is reset, and with it the answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                while (await self.receive()).get("more_body", False):
+                    pass
 
     async def while_there(self, work: Coroutine[None, None, None]) -> None:
-        """Run `work` until it ends, or cancel it and raise ClientLeft when the client goes."""
-        serving = asyncio.create_task(work)
-        watching = asyncio.create_task(self.left())
+        """Do `work` until it ends, or cancel it and raise ClientLeft when the client goes."""
+        watch = _Watch(self.left)
         try:
-            await asyncio.wait({serving, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
-                raise ClientLeft
+            await work
+        except asyncio.CancelledError:
+            if watch.gone and not watch.serving.uncancel():
+                raise ClientLeft from None
+            raise
         finally:
-            watching.cancel()
-            serving.cancel()
-            await asyncio.gather(serving, watching, return_exceptions=True)
-        serving.result()
+            watch.end()
+
+
+class _Alarm:
+    """Cancels the task that makes it after so long, unless it is told to `end` before.
+
+    As `asyncio.timeout`, at a fifth of its cost: a body is nearly always there already.
+    """
+
+    def __init__(self, within_s: float) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving = serving
+        self._rang = False
+        self._timer = asyncio.get_running_loop().call_later(within_s, self._ring)
+
+    def _ring(self) -> None:
+        self._rang = self._serving.cancel()
+
+    def was_it(self) -> bool:
+        """Whether it alone is why the task was cancelled, which then is over."""
+        return self._rang and not self._serving.uncancel()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
+class _Watch:
+    """Cancels the task that makes it once `left` returns, unless it is told to `end` before.
+
+    Most replies are there before it is worth a task of its own, so that it looks a little later.
+    """
+
+    def __init__(self, left: Callable[[], Coroutine[None, None, None]]) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self.serving = serving
+        self.gone = False
+        self._left = left
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._task = asyncio.create_task(self._left())
+        self._task.add_done_callback(self._leave)
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        # Serving waits inside its work now, and nothing else can end it before it is cancelled.
+        if not task.cancelled() and task.exception() is None:
+            self.gone = self.serving.cancel()
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.remove_done_callback(self._leave)
+            self._task.cancel()
+
+
+def client_request_id(headers: Mapping[str, str]) -> str | None:
+    """The id that a client gave its request, where it is a plain word."""
+    given = headers.get("x-request-id")
+    return given if given is not None and _PLAIN_ID.fullmatch(given) else None
 
 
 def too_large(limit: int) -> BodyTooLarge:

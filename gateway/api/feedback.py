@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel
 
 from gateway.api.auth import authenticate
+from gateway.api.feedback_body import (
+    FeedbackBody,
+    FeedbackStored,
+    SessionFeedbackBody,
+    SessionFeedbackStored,
+)
+from gateway.api.feedback_desk import FeedbackDesk
 from gateway.api.services import Services
-from gateway.errors import NotFound
-from gateway.records import FeedbackRecord, new_id
+from gateway.store.feedback import FeedbackStore
 
-_THUMBS = {"up": 1.0, "down": -1.0}
-
-
-class FeedbackBody(BaseModel):
-    """A thumb or a score in [-1, 1], with words if there are any."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    score: float | None = Field(None, ge=-1, le=1, allow_inf_nan=False)
-    thumbs: Literal["up", "down"] | None = None
-    text: str = Field("", max_length=8192)
-    source: str = Field("api", max_length=64, pattern=r"^[\w.:/-]+$")
-
-    @model_validator(mode="after")
-    def _says_something(self) -> FeedbackBody:
-        if (self.score is None) == (self.thumbs is None):
-            raise ValueError("give either score or thumbs")
-        return self
-
-    @property
-    def value(self) -> float:
-        return _THUMBS[self.thumbs] if self.thumbs else self.score or 0.0
-
-
-class FeedbackStored(BaseModel):
-    id: UUID
-    turn_id: UUID
+Key = Annotated[str | None, Header(max_length=200)]
 
 
 class SessionEnded(BaseModel):
@@ -52,35 +32,40 @@ class SessionEnded(BaseModel):
 
 def routes(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["feedback"])
+    desk = FeedbackDesk(FeedbackStore(services.database), services.writer, services.redactor)
 
     @router.post("/turns/{turn_id}/feedback", status_code=HTTPStatus.ACCEPTED)
     async def give_feedback(
-        turn_id: UUID,
-        body: FeedbackBody,
-        request: Request,
-        idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+        turn_id: str, body: FeedbackBody, request: Request, idempotency_key: Key = None
     ) -> FeedbackStored:
-        """Store feedback and, in the same transaction, queue a judgement with it."""
-        principal = await authenticate(services.keys, request.headers)
-        if not await services.turns.exists(principal.tenant_id, turn_id):
-            raise NotFound("There is no such turn.")
-        record = FeedbackRecord(
-            id=new_id(),
-            tenant_id=principal.tenant_id,
-            turn_id=turn_id,
-            score=body.value,
-            text=body.text,
-            source=body.source,
-            idempotency_key=idempotency_key,
-        )
-        await services.writer.commit(record)
-        return FeedbackStored(id=record.id, turn_id=turn_id)
+        """Store feedback and, in the same transaction, queue a judgement with it.
 
-    @router.post("/sessions/{session_id}/end")
-    async def end_session(session_id: UUID, request: Request) -> SessionEnded:
-        """Close a session now; its last turn will have no next state."""
+        The turn is named by its id, or by that of the completion, response or message it gave.
+        """
         principal = await authenticate(services.keys, request.headers)
-        ended = await services.turns.end_session(principal.tenant_id, session_id, "ended_by_api")
-        return SessionEnded(id=session_id, ended=ended)
+        return await desk.of_turn(principal.tenant_id, turn_id, body, idempotency_key)
+
+    @router.post("/sessions/{session_id:path}/feedback", status_code=HTTPStatus.ACCEPTED)
+    async def give_session_feedback(
+        session_id: str, body: SessionFeedbackBody, request: Request, idempotency_key: Key = None
+    ) -> SessionFeedbackStored:
+        """Spread feedback over the main-line turns of a session, and queue their judgements.
+
+        The session is named by its id, or by the name that its client gave it. The rewards of
+        environments come in here.
+        """
+        principal = await authenticate(services.keys, request.headers)
+        return await desk.of_session(principal.tenant_id, session_id, body, idempotency_key)
+
+    @router.post("/sessions/{session_id:path}/end")
+    async def end_session(session_id: str, request: Request) -> SessionEnded:
+        """Close a session now; its last turn will have no next state.
+
+        The session is named by its id, or by the name that its client gave it.
+        """
+        principal = await authenticate(services.keys, request.headers)
+        found = await desk.session(principal.tenant_id, session_id)
+        ended = await services.turns.end_session(principal.tenant_id, found, "ended_by_api")
+        return SessionEnded(id=found, ended=ended)
 
     return router

@@ -1,19 +1,23 @@
 """How much each key may ask for: token buckets that fill by the minute, in this process alone.
 
-Several gateway replicas each allow the whole of a limit.
+Replicas know nothing of each other's: each allows its share of a limit, as many as the settings
+say that there are. A key whose requests are not spread evenly gets less than the whole.
+
+A key's own limits, which its tenant's admins set, hold within those of the settings file and, for
+all keys of the tenant together, those that operators gave the tenant.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
 from gateway.config import KeyLimits, LimitSettings
 from gateway.errors import TooManyRequests
-from gateway.pipeline import Event, Finished, Piece, Started
+from gateway.pipeline import Ended, Finished, Listener, Piece, Started
 from gateway.records import Principal
 
 Clock = Callable[[], float]
@@ -50,14 +54,31 @@ class Bucket:
 
 
 class Allowance:
-    """What one key has left."""
+    """What one key has left, or all keys of a tenant."""
 
-    def __init__(self, limits: KeyLimits, clock: Clock) -> None:
+    def __init__(
+        self,
+        limits: KeyLimits,
+        clock: Clock,
+        own: Mapping[str, int] | None = None,
+        whose: str = "key",
+    ) -> None:
+        #: What the key or tenant itself was given; where that changes, the allowance begins anew.
+        self.own = own
+        self._whose = whose
+        #: Of a key, its tenant's.
+        self.above: Allowance | None = None
         per_minute, tokens = limits.requests_per_minute, limits.tokens_per_minute
         self.requests = Bucket(per_minute, clock) if per_minute else None
         self.tokens = Bucket(tokens, clock) if tokens else None
         self.places = limits.concurrent_requests
+        self._limited = self.requests is not None or self.tokens is not None
         self.running = 0
+
+    @property
+    def limited(self) -> bool:
+        """Whether requests or tokens are counted."""
+        return self._limited or (self.above is not None and self.above.limited)
 
     @property
     def unused(self) -> bool:
@@ -68,46 +89,76 @@ class Allowance:
         """Raises TooManyRequests, with the seconds after which it is worth trying again."""
         if self.places is not None and self.running >= self.places:
             raise TooManyRequests(
-                f"This key may have {self.places} requests at once. Try again when one has ended.",
+                f"This {self._whose} may have {self.places} requests at once. "
+                "Try again when one has ended.",
                 retry_after_s=_PLACE_RETRY_S,
             )
+        if not self._limited:
+            return
         for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
             if bucket is not None and bucket.level < 1:
                 wait_s = bucket.until(1)
                 raise TooManyRequests(
-                    f"This key may use {bucket.limit} {name} a minute. "
+                    f"This {self._whose} may use {bucket.limit} {name} a minute. "
                     f"Try again in {wait_s:.1f} s.",
                     retry_after_s=wait_s,
                 )
 
     def headers(self) -> dict[str, str]:
-        """`x-ratelimit-*`, of the limits that there are."""
+        """`x-ratelimit-*`, of the limits that there are: of a key's and its tenant's the nearer."""
         headers = {}
-        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
-            if bucket is not None:
+        ranks = [self] if self.above is None else [self, self.above]
+        for name, found in (
+            ("requests", [one.requests for one in ranks]),
+            ("tokens", [one.tokens for one in ranks]),
+        ):
+            if there := [bucket for bucket in found if bucket is not None]:
+                bucket = min(there, key=lambda one: one.level)
                 headers[f"x-ratelimit-limit-{name}"] = str(bucket.limit)
                 headers[f"x-ratelimit-remaining-{name}"] = str(max(0, int(bucket.level)))
                 headers[f"x-ratelimit-reset-{name}"] = duration(bucket.until(bucket.limit))
         return headers
 
+    def begin(self) -> None:
+        """Count a request that runs."""
+        if self.requests is not None:
+            self.requests.take(1)
+        self.running += 1
+
 
 class Limiter:
-    """The allowances of all keys, by the settings' `limits`."""
+    """The allowances of all keys and tenants, within the settings' `limits`."""
 
-    def __init__(self, settings: LimitSettings, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, settings: LimitSettings, clock: Clock = time.monotonic, *, replicas: int = 1
+    ) -> None:
         self._settings = settings
+        self._replicas = replicas
         self._clock = clock
         self._allowances: dict[UUID, Allowance] = {}
 
     def of(self, principal: Principal) -> Allowance:
-        found = self._allowances.get(principal.key_id)
-        if found is None:
+        own, found = principal.limits, self._allowances.get(principal.key_id)
+        if found is None or found.own != own:
             if len(self._allowances) >= _MOST_KEYS:
                 self._allowances = {
                     key: one for key, one in self._allowances.items() if not one.unused
                 }
-            limits = self._settings.of(principal.tenant, principal.name)
-            found = self._allowances[principal.key_id] = Allowance(limits, self._clock)
+            told = self._settings.of(principal.tenant, principal.name)
+            limits = told.within(KeyLimits(**own)) if own else told
+            found = Allowance(limits.of_each(self._replicas), self._clock, own)
+            self._allowances[principal.key_id] = found
+        found.above = self._of_tenant(principal)
+        return found
+
+    def _of_tenant(self, principal: Principal) -> Allowance | None:
+        own, found = principal.tenant_limits, self._allowances.get(principal.tenant_id)
+        if not own:
+            return None
+        if found is None or found.own != own:
+            limits = KeyLimits(**own).of_each(self._replicas)
+            found = Allowance(limits, self._clock, own, whose="tenant")
+            self._allowances[principal.tenant_id] = found
         return found
 
 
@@ -118,13 +169,14 @@ class Admission:
     """
 
     def __init__(self, allowance: Allowance) -> None:
-        self._allowance = allowance
+        # What the tenant's was as it began is what it ends with.
+        self._allowances = [allowance, *([] if allowance.above is None else [allowance.above])]
 
     def __enter__(self) -> Self:
-        self._allowance.check()
-        if self._allowance.requests is not None:
-            self._allowance.requests.take(1)
-        self._allowance.running += 1
+        for allowance in reversed(self._allowances):
+            allowance.check()
+        for allowance in self._allowances:
+            allowance.begin()
         return self
 
     def __exit__(
@@ -133,35 +185,53 @@ class Admission:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._allowance.running -= 1
+        for allowance in self._allowances:
+            allowance.running -= 1
 
-    def metered(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-        """The events as they are; tokens are counted as they go by, also of what is aborted."""
-        bucket = self._allowance.tokens
-        return events if bucket is None else _counted(events, bucket)
+    def metered(self, listener: Listener | None) -> Meter | None:
+        """Tells `listener` and counts tokens as they go by, also of what is aborted.
 
-
-async def _counted(
-    events: AsyncGenerator[Event, None], bucket: Bucket
-) -> AsyncGenerator[Event, None]:
-    counted = 0
-    async for event in events:
-        count = _tokens(event, counted)
-        bucket.take(count)
-        counted += count
-        yield event
+        None where neither this key's tokens are limited nor its tenant's.
+        """
+        buckets = [one.tokens for one in self._allowances if one.tokens is not None]
+        return Meter(buckets, listener) if buckets else None
 
 
-def _tokens(event: Event, counted: int) -> int:
-    if isinstance(event, Started):
-        return event.prompt_tokens
-    if isinstance(event, Piece):
-        return len(event.ids)
-    if isinstance(event, Finished):
-        # An engine without ids tells at the end.
+class Meter:
+    """A listener that takes tokens from buckets before it tells another, if there is one."""
+
+    def __init__(self, buckets: Sequence[Bucket], listener: Listener | None) -> None:
+        self._buckets, self._listener = buckets, listener
+        self._counted = 0
+
+    async def started(self, event: Started) -> None:
+        # Every choice tells of the one prompt.
+        self._take(0 if self._counted else event.prompt_tokens)
+        if self._listener is not None:
+            await self._listener.started(event)
+
+    def sampled(self, piece: Piece) -> bool:
+        self._take(len(piece.ids))
+        return True if self._listener is None else self._listener.sampled(piece)
+
+    async def ready(self) -> None:
+        if self._listener is not None:
+            await self._listener.ready()
+
+    async def ended(self, event: Ended) -> None:
+        if self._listener is not None:
+            await self._listener.ended(event)
+
+    def finished(self, event: Finished) -> None:
+        """Take what an engine without ids has told of at the end only."""
         usage = event.usage
-        return max(0, usage.prompt_tokens + usage.completion_tokens - counted)
-    return 0
+        self._take(max(0, usage.prompt_tokens + usage.completion_tokens - self._counted))
+
+    def _take(self, count: int) -> None:
+        if count:
+            for bucket in self._buckets:
+                bucket.take(count)
+            self._counted += count
 
 
 def duration(seconds: float) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
 import msgspec
+from msgspec.structs import replace
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
@@ -48,7 +48,7 @@ _MOST = 100
 
 def routes(services: Services) -> list[BaseRoute]:
     """Everything below `/v1/responses`."""
-    dialect = OpenAIResponses()
+    dialect = OpenAIResponses(services.media)
     one = "/v1/responses/{response_id}"
     return [
         Route("/v1/responses", Responses(services, dialect), methods=["POST"]),
@@ -160,7 +160,7 @@ class InputItems(Stored):
 
     async def _body(self, principal: Principal, id_: str, query: Mapping[str, str]) -> object:
         limit = query.get("limit", str(_PAGE))
-        if not limit.isdecimal() or not 1 <= int(limit[:4]) <= _MOST:
+        if not limit.isdecimal() or len(limit) > 4 or not 1 <= int(limit) <= _MOST:
             raise invalid("limit", f"expected a number from 1 to {_MOST}")
         order = query.get("order", "desc")
         if order not in ("asc", "desc"):

@@ -6,6 +6,7 @@ Errors of the project's tree end here: one line on standard error and exit code 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -15,8 +16,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from gateway.cli import explain, keys
-from gateway.cli.terminal import fail, local_settings, progress, say
+from gateway.cli import config, erase, explain, keys, policy, retention
+from gateway.cli.database import on_database
+from gateway.cli.doctor import doctor
+from gateway.cli.terminal import fail, local_settings, logs_aside, progress, say
 from gateway.config import Settings, load
 from gateway.errors import NextstateError
 
@@ -31,7 +34,17 @@ app = typer.Typer(
     help="A gateway whose agents learn from what happens next.",
 )
 app.add_typer(keys.app, name="keys")
+app.add_typer(config.app, name="config")
+app.add_typer(policy.app, name="policy")
+app.add_typer(erase.app, name="erase")
+app.add_typer(retention.app, name="retention")
 app.command("explain")(explain.explain)
+app.command("doctor")(doctor)
+
+
+@app.callback()
+def _prepared() -> None:
+    logs_aside()
 
 
 def main() -> None:
@@ -47,6 +60,7 @@ def main() -> None:
 @app.command()
 def up(
     foreground: Annotated[bool, typer.Option(help="Stay in front until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Address and key, for programs.")] = False,
 ) -> None:
     """Start the stack; prints what an agent needs as shell exports."""
     from gateway.local import launch
@@ -55,16 +69,18 @@ def up(
     settings = local_settings()
     if foreground:
         prepare(settings, say)
-        _foreground(settings)
+        _foreground(settings, as_json=as_json)
         return
     with progress() as tell:
         prepare(settings, tell)
         found = launch.up(settings, say=tell)
-    _exports(settings, found.url)
+    _exports(settings, found.url, as_json=as_json)
 
 
 @app.command()
-def down() -> None:
+def down(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
     """Stop the stack."""
     from gateway.local import launch
 
@@ -72,6 +88,8 @@ def down() -> None:
     with progress() as tell:
         stopped = launch.down(settings, say=tell)
     say("stopped" if stopped else f"no stack runs in {settings.home}")
+    if as_json:
+        typer.echo(json.dumps({"stopped": stopped, "home": str(settings.home)}))
 
 
 @app.command()
@@ -145,16 +163,22 @@ def train(
     offline: Annotated[
         Path | None, typer.Option(help="Train on an export, without database or engine.")
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Offline: all weights instead of an adapter.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The dry run, for programs.")] = False,
 ) -> None:
     """Run the trainer."""
+    if full and offline is None:
+        raise typer.BadParameter("--full goes with --offline: elsewhere the lineage says it")
     if dry_run or offline is not None:
         from gateway.cli import learning
 
         if dry_run:
-            learning.dry_run()
+            learning.dry_run(as_json=as_json)
         else:
             assert offline is not None
-            learning.offline(offline)
+            learning.offline(offline, full=full)
         return
     from trainer.config import TrainerSettings
     from trainer.service import main as run
@@ -190,12 +214,32 @@ def demo(
 
 
 @app.command()
-def migrate() -> None:
-    """Bring the database's schema to this build's revision."""
+def migrate(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Bring the database's schema to this build's revision.
+
+    Where NEXTSTATE_ADMIN_KEY or NEXTSTATE_ADMIN_KEY_FILE gives a secret, it is made an admin key.
+    """
+    from gateway.cli import first_key
     from gateway.local.access import database_url
+    from gateway.store.database import REVISIONS
     from gateway.store.database import migrate as run
 
-    asyncio.run(run(database_url(local_settings())))
+    settings, secret = local_settings(), first_key.wanted()
+    asyncio.run(run(database_url(settings)))
+    made = None
+    if secret is not None:
+        made = on_database(
+            lambda database: first_key.ensure(settings, database, secret),
+            application="nextstate-migrate",
+        )
+    if as_json:
+        typer.echo(json.dumps({"revision": REVISIONS[-1], "admin_key": made}))
+        return
+    say(f"the schema is at revision {REVISIONS[-1]}")
+    if made is not None:
+        say(f"the admin key of the environment is {made}")
 
 
 @app.command()
@@ -211,9 +255,12 @@ def logs(
 
 
 @app.command()
-def version() -> None:
+def version(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
     """Print the version."""
-    typer.echo(installed_version("nextstate"))
+    found = installed_version("nextstate")
+    typer.echo(json.dumps({"version": found}) if as_json else found)
 
 
 def _replay(ask: Wanted, *, as_json: bool) -> None:
@@ -230,23 +277,27 @@ def _replay(ask: Wanted, *, as_json: bool) -> None:
     typer.echo(replay.summary(found))
 
 
-def _foreground(settings: LocalSettings) -> None:
+def _foreground(settings: LocalSettings, *, as_json: bool) -> None:
     from gateway.local import launch
     from gateway.telemetry import configure_logging
 
     configure_logging(settings.log, "stack", sys.stderr)
 
     async def wait(stack: Stack) -> None:
-        _exports(settings, stack.url)
+        _exports(settings, stack.url, as_json=as_json)
         await asyncio.Event().wait()
 
     asyncio.run(launch.run(settings, wait, say=say))
 
 
-def _exports(settings: LocalSettings, url: str) -> None:
+def _exports(settings: LocalSettings, url: str, *, as_json: bool) -> None:
     """Lines for `eval`, alone on standard output."""
     from gateway.local.keys import read_key
 
+    if as_json:
+        found = {"base_url": f"{url}/v1", "api_key": read_key(settings.home), "url": url}
+        typer.echo(json.dumps(found))
+        return
     typer.echo(f"export OPENAI_BASE_URL={url}/v1")
     typer.echo(f"export OPENAI_API_KEY={read_key(settings.home)}")
     typer.echo(f"# status: nextstate status, {url}/readyz")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -10,7 +12,7 @@ import typer
 from rich.console import Console
 
 from gateway.cli.database import on_database
-from gateway.cli.terminal import say
+from gateway.cli.terminal import local_settings, say
 from gateway.errors import NotFound
 from gateway.records import Role
 
@@ -19,31 +21,61 @@ if TYPE_CHECKING:
 
 _NAME = "nextstate-keys"
 
+
+class OnStale(StrEnum):
+    """What a key's requests for new sessions get while training is behind."""
+
+    SERVE = "serve"
+    REJECT = "reject"
+
+
 app = typer.Typer(no_args_is_help=True, help="API keys.")
 
 
 @app.command("create")
 def create_key(
+    *,
     name: Annotated[str, typer.Argument(help="For people.")],
     role: Annotated[Role, typer.Option()] = Role.AGENT,
     tenant: Annotated[str, typer.Option(help="Made where it is new.")] = "default",
     lineage: Annotated[str, typer.Option(help="The policy that serves and trains it.")] = "default",
     capture: Annotated[bool, typer.Option(help="Store its turns.")] = True,
+    on_stale: Annotated[
+        OnStale | None,
+        typer.Option(
+            help="Whether new sessions are turned away while training is behind; rollout keys are."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Id and secret, for programs.")] = False,
 ) -> None:
-    """Make a key and print its secret, which is not shown again."""
+    """Make a key and print its secret, which is not shown again.
+
+    The lineage `default` is made with the first key where there is none.
+    """
+    from gateway.cli.first_key import DEFAULT, default_lineage
     from gateway.store.keys import KeyStore
     from gateway.store.lineages import LineageStore
 
-    async def create(database: Database) -> str:
-        found = await LineageStore(database).named(lineage)
-        if found is None:
+    async def create(database: Database) -> tuple[UUID, str]:
+        if lineage == DEFAULT:
+            lineage_id = await default_lineage(local_settings(), database)
+        elif (found := await LineageStore(database).named(lineage)) is not None:
+            lineage_id = found.id
+        else:
             raise NotFound(f"there is no lineage {lineage!r}")
         keys = KeyStore(database)
         tenant_id = await keys.ensure_tenant(tenant)
-        _, secret = await keys.create(tenant_id, name, role, found.id, capture=capture)
-        return secret
+        return await keys.create(
+            tenant_id,
+            name,
+            role,
+            lineage_id,
+            capture=capture,
+            on_stale=on_stale.value if on_stale else None,
+        )
 
-    typer.echo(on_database(create, application=_NAME))
+    key_id, secret = on_database(create, application=_NAME)
+    typer.echo(json.dumps({"id": str(key_id), "secret": secret}) if as_json else secret)
 
 
 @app.command("list")
@@ -65,6 +97,7 @@ def list_keys(
 @app.command("revoke")
 def revoke_key(
     key: Annotated[UUID, typer.Argument(help="Its id, as `keys list` shows it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Refuse a key from now on."""
     from gateway.store.keys import KeyStore
@@ -72,3 +105,5 @@ def revoke_key(
     if not on_database(lambda database: KeyStore(database).revoke(key), application=_NAME):
         raise NotFound(f"no valid key has the id {key}")
     say("revoked")
+    if as_json:
+        typer.echo(json.dumps({"id": str(key), "revoked": True}))

@@ -32,8 +32,11 @@ T = TypeVar("T")
 _EXPLAINED = 200
 
 
-def dry_run() -> None:
-    """Print what each lineage's next step would train on, and why other turns would not be."""
+def dry_run(*, as_json: bool = False) -> None:
+    """Print what each lineage's next step would train on, and why other turns would not be.
+
+    For programs, one JSON object a lineage and line.
+    """
     from gateway.store.export import Exports
     from gateway.store.policies import PolicyStore
     from gateway.store.samples import SampleStore
@@ -52,7 +55,8 @@ def dry_run() -> None:
             sampler = Sampler(store, lineage.id, settings, vocab)
             seen = await preview(store, sampler, live_version=live.version, now=time.time())
             others = dict(await Exports(database).outcomes(lineage.id, _EXPLAINED))
-            _show(name, live.version, settings.batch, seen, {**others, **seen.others})
+            show = _print_json if as_json else _show
+            show(name, live.version, settings.batch, seen, {**others, **seen.others})
 
     _on_database(settings, look)
 
@@ -75,25 +79,63 @@ def _show(name: str, live: int, batch: int, seen: Preview, others: dict[Any, str
         typer.echo(f"  {count:>5} {reason}")
 
 
-def offline(path: Path) -> None:
-    """Train a version on an export, with neither database nor engine."""
+def _print_json(name: str, live: int, batch: int, seen: Preview, others: dict[Any, str]) -> None:
+    chosen = [
+        {
+            "turn_id": str(sample.turn_id),
+            "score": sample.score,
+            "rule": sample.rule,
+            "tokens": len(sample.sampled_ids),
+        }
+        for sample in seen.chosen
+    ]
+    found = {
+        "lineage": name,
+        "live_version": live,
+        "batch": batch,
+        "due": seen.due,
+        "waiting": seen.waiting,
+        "train": chosen,
+        "not": {str(turn): reason for turn, reason in others.items()},
+    }
+    typer.echo(json.dumps(found))
+
+
+def offline(path: Path, *, full: bool) -> None:
+    """Train a version on an export, with neither database nor engine.
+
+    An adapter, or with `full` all weights, as Megatron always does; under torchrun on all ranks.
+    """
     from gateway.device import device
+    from gateway.records import PolicyKind
     from gateway.telemetry import configure_logging
-    from trainer.backends.torch_backend import TorchBackend
+    from trainer.backends.build import build_backend
     from trainer.config import TrainerSettings
+    from trainer.crew import agree
+    from trainer.distributed import World, place
     from trainer.learner import Learner
     from trainer.offline import train_file
 
     settings = load(TrainerSettings)
     configure_logging(settings.log, "trainer", sys.stderr)
-    backend = TorchBackend(_model(settings), settings.trainer, device())
-    learner = Learner(backend, settings.trainer, settings.trainer.directory / "offline")
+    config = settings.trainer
+    kind = PolicyKind.FULL if full or config.backend == "megatron" else PolicyKind.LORA
+    world = World.open(place(), device(), config.distributed.timeout_s)
 
     def told(step: int, metrics: dict[str, float]) -> None:
-        values = {name: round(value, 6) for name, value in metrics.items()}
-        typer.echo(json.dumps({"step": step, **values}))
+        if world.leads:
+            values = {name: round(value, 6) for name, value in metrics.items()}
+            typer.echo(json.dumps({"step": step, **values}))
 
-    done = train_file(path, learner, settings, told)
+    try:
+        agree(world, config)
+        backend = build_backend(_model(settings), config, device(), kind, world)
+        learner = Learner(backend, config, config.directory / "offline", world)
+        done = train_file(path, learner, settings, told)
+    finally:
+        world.close()
+    if not world.leads:
+        return
     for reason, count in done.left_out.most_common():
         say(f"left out {count}: {reason}")
     say(f"{done.steps} steps; the version is in {done.written.uri}")
@@ -150,6 +192,8 @@ async def _parquet(lines: AsyncIterator[Line], out: Path) -> int:
         + [(name, arrow.float64()) for name in ("score", "weight", "temperature", "arrived_at")]
         + [(name, arrow.list_(arrow.int32())) for name in ("ids", "versions")]
         + [("mask", arrow.list_(arrow.int8())), ("logprobs", arrow.list_(arrow.float32()))]
+        + [("depth", arrow.int32()), ("teaching", _teaching_column(arrow))]
+        + [("kept", arrow.list_(arrow.list_(arrow.int32())))]
     )
     count, rows = 0, list[dict[str, Any]]()
     with parquet.ParquetWriter(str(out), schema) as writer:
@@ -162,6 +206,15 @@ async def _parquet(lines: AsyncIterator[Line], out: Path) -> int:
         if rows or not count:
             writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
     return count
+
+
+def _teaching_column(arrow: Any) -> Any:
+    values, ids = arrow.list_(arrow.float32()), arrow.list_(arrow.int32())
+    return arrow.struct(
+        [(name, arrow.string()) for name in ("teacher", "lineage_id", "model", "hint")]
+        + [("version", arrow.int64()), ("prompt_len", arrow.int32()), ("logprobs", values)]
+        + [("top_ids", arrow.list_(ids)), ("top_logprobs", arrow.list_(values))]
+    )
 
 
 def _model(settings: TrainerSettings) -> Path:
@@ -199,7 +252,7 @@ def _on_database(settings: Any, work: Callable[[Database], Awaitable[T]]) -> T:
         url = database_url(local_settings())
         database = await Database.open(settings.database, url, application="nextstate-learning")
         try:
-            await database.check_revision()
+            await database.check_revision(newest=True)
             return await work(database)
         finally:
             await database.close()

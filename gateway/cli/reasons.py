@@ -14,7 +14,10 @@ _RESOLVED = {
     "ambiguous_prefix": "equal conversations match and all went on: a new session",
     "prefix": "the deepest stored prefix of its messages",
     "echo": "a tool-call id that was minted here came back",
+    "summary": "it opens with the summary of a session",
+    "quotes": "it quotes what another session said",
     "outline": "the same first message and replies; formatting or other messages differ",
+    "reply": "its last exchange, which one conversation alone has",
     "previous": "the client names the turn that it continues",
 }
 
@@ -25,11 +28,20 @@ _KINDS = {
     "subagent": "a sub-agent's call",
     "compaction": "asks for the summary that takes the history's place",
     "title": "asks for a title",
+    "about_session": "asks about a session that it quotes",
     "commit_message": "asks for a commit message",
+    "tags": "asks for tags",
+    "follow_ups": "asks for what the user may say next",
+    "search_queries": "asks for search queries",
+    "autocomplete": "asks for the end of what the user types",
+    "image_prompt": "asks for the prompt of an image",
     "extends_side": "goes on from a side call",
     "nothing_new": "adds nothing to its parent",
     "extends_without_tools": "goes on, but without the tools: held until extended",
     "extends_chain": "goes on from its parent",
+    "asked_beside_before": "was asked beside a conversation before: held until extended",
+    "beside_line": "stands beside the turn that the conversation went on with",
+    "one_shot_over_history": "wants a reply of another form or size: held until extended",
     "one_shot_beside_tools": "a single question in a session that works with tools",
     "one_shot_with_schema": "a single question with a schema for the answer",
     "one_shot_without_tools": "this agent's main line always has tools",
@@ -47,7 +59,20 @@ _BRANCHES = {
     "new_root": "starts over inside its session",
     "ambiguous": "nothing tells equal conversations apart",
     "parent_ids_missing": "the parent's ids are not stored",
+    "media_marks_differ": "what was sampled holds a mark that stands for an image or audio",
     "template_dropped_reasoning": "the chat template drops earlier reasoning",
+    "template_not_append_only": "the chat template writes earlier messages in another way now",
+    "parent_not_closed": "a stop string ended the parent's reply",
+    "nothing_new": "adds nothing to its parent",
+    "no_token_ids": "its engine gives text alone",
+}
+
+
+_INCOMPLETE = {
+    "content_filter": "a filter cut it: not scored as complete",
+    "refusal": "its model refused: not scored as complete",
+    "length": "a limit cut it: not scored as complete",
+    "abort": "it was given up: not scored as complete",
 }
 
 
@@ -78,6 +103,10 @@ def in_words(turn: Mapping[str, Any]) -> dict[str, str]:
         words["branch"] = branch
     if turn["retry_of"] is not None:
         words["retry"] = f"a retry of {turn['retry_of']}"
+    if turn["next_how"] == "rolled_back":
+        words["rollback"] = "its user went back behind it and said something else"
+    if end := _INCOMPLETE.get(turn["finish_detail"]) or _INCOMPLETE.get(turn["finish_reason"]):
+        words["reply"] = end
     if not turn["delivered"]:
         words["delivery"] = "the client left before the end"
     return words

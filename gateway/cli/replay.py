@@ -96,17 +96,17 @@ def adjusted(config: JudgeConfig, ask: Wanted) -> JudgeConfig:
 
 async def run(settings: LocalSettings, ask: Wanted) -> list[Replayed]:
     """Raises StoreError, StackError without a database, ConfigError."""
-    from gateway.local.access import database_url
+    from gateway.local.access import database_url, with_engines
     from gateway.store.database import Database
     from gateway.store.judged import JudgedTurns
     from judge.lineup import lined_up
     from judge.replay import replay
 
-    config = adjusted(settings.judge, ask)
+    config = adjusted(with_engines(settings).judging, ask)
     url = database_url(settings)
     database = await Database.open(settings.database, url, application="nextstate-replay")
     try:
-        await database.check_revision()
+        await database.check_revision(newest=True)
         turns = await _turns(JudgedTurns(database), ask)
     finally:
         await database.close()

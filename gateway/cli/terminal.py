@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
+import structlog
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -33,6 +35,23 @@ def progress() -> Iterator[Say]:
         return
     with console.status("starting") as status:
         yield lambda step: status.update(Text(step))
+
+
+def logs_aside() -> None:
+    """Warnings to standard error, so that standard output is the answer alone.
+
+    Commands that run a component set up their own logging over this.
+    """
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        # Whatever stream is there when something is said.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.stdlib.add_log_level,
+            # Plain ones: those of the library show local variables, keys among them.
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ],
+    )
 
 
 def say(line: str) -> None:

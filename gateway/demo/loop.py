@@ -31,7 +31,7 @@ class Plan:
     """
 
     versions: int = 12
-    final: int = 4
+    final: int = 6
     turns: int = 64
     budget_s: float = 22 * 60
     control_share: float = 0.45

@@ -1,9 +1,10 @@
-"""Reaching the database of a stack from another process."""
+"""Reaching the database and the engines of a stack from another process."""
 
 from __future__ import annotations
 
 import os
 
+from gateway.config import EngineSettings
 from gateway.errors import StackError
 from gateway.local.config import LocalSettings
 from gateway.local.postgres import EmbeddedPostgres
@@ -22,3 +23,12 @@ def database_url(settings: LocalSettings) -> str:
             f"no database: no stack runs in {settings.home}, and DATABASE_URL is not set"
         )
     return EmbeddedPostgres(settings.home / "postgres").url
+
+
+def with_engines(settings: LocalSettings) -> LocalSettings:
+    """With the engines of the stack that runs here, where none are configured."""
+    stack = running(settings.home) if settings.own_engine else None
+    if stack is None or not stack.engines:
+        return settings
+    engines = (EngineSettings(name=f"sglang-{at}", url=url) for at, url in enumerate(stack.engines))
+    return settings.model_copy(update={"engines": tuple(engines)})

@@ -91,7 +91,7 @@ def gateway(settings: LocalSettings, file: Path, url: str) -> ChildSpec:
         file,
         ready=lambda: _answers(f"{url}/readyz"),
         ready_within_s=settings.local.start_s,
-        grace_s=settings.gateway.shutdown_grace_s + 5,
+        grace_s=settings.gateway.drain_s + settings.gateway.shutdown_grace_s + 5,
     )
 
 

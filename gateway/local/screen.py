@@ -22,7 +22,9 @@ def screen(found: Found) -> RenderableType:
     if found["gateway"] is not None:
         parts.append(_engines(found["gateway"]))
     if found["funnel"] is not None:
-        parts += [_funnel(found["funnel"]), _lineages(found["store"]["lineages"])]
+        store = found["store"]
+        parts += [_funnel(found["funnel"]), _lineages(store["lineages"])]
+        parts.append(_workers(store["workers"], found))
     parts += [Text(f"• {note}", style="yellow") for note in found["notes"]]
     return Group(*parts)
 
@@ -93,6 +95,16 @@ def _lineages(lineages: list[Found]) -> Table:
             age(one["last_step_at"]),
             str(one["ready"]),
         )
+    return table
+
+
+def _workers(workers: list[Found], found: Found) -> Table:
+    title = f"Processes of version {found['version']}, schema {found['schema']}"
+    table = _table(title, "kind", "host", "pid", "runs on", "started", "heard of")
+    for one in workers:
+        where = (Text(one["kind"]), Text(one["host"]), str(one["pid"]))
+        ages = (age(one["started_at"]), age(one["heartbeat_at"]))
+        table.add_row(*where, Text(one["revision"]), *ages)
     return table
 
 

@@ -97,6 +97,8 @@ def launch_command(
             "--sampling-backend", "pytorch",
             "--cuda-graph-backend-decode", "disabled",
             "--cuda-graph-backend-prefill", "disabled",
+            # Its scheduler would otherwise spin through an idle core that a trainer could use.
+            "--sleep-on-idle",
         ]  # fmt: skip
         if lora is not None:
             argv += ["--lora-backend", "torch_native"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from importlib.metadata import version
 from typing import Any
 
 import aiohttp
@@ -14,12 +15,13 @@ from gateway.local import access, state
 from gateway.local.config import LocalSettings
 from gateway.store.admin import AdminReads
 from gateway.store.database import Database
+from gateway.store.pauses import Paused, Pauses, PauseStore
 
 Found = dict[str, Any]
 
 
 async def summary(settings: LocalSettings) -> Found:
-    """`{"stack", "gateway", "store", "funnel", "notes"}`, ready for JSON.
+    """`{"version", "stack", "gateway", "store", "funnel", "schema", "paused", "notes"}` for JSON.
 
     A part that does not answer is None and has a note. Raises StackError where there is neither a
     stack nor a database to ask.
@@ -27,11 +29,14 @@ async def summary(settings: LocalSettings) -> Found:
     stack = state.running(settings.home)
     url = stack.url if stack and stack.url else _configured_url(settings)
     found: Found = {
+        "version": version("nextstate"),
         "stack": dataclasses.asdict(stack) if stack else None,
         "url": url,
         "gateway": await _readiness(url),
         "store": None,
         "funnel": None,
+        "schema": None,
+        "paused": [],
     }
     trouble = None
     if stack is None or stack.phase == "ready" or "postgres" in stack.processes:
@@ -50,6 +55,10 @@ def notes(found: Found, settings: LocalSettings, trouble: str | None = None) -> 
         said.append(f"the database cannot be read: {trouble}")
     if found["store"] is not None:
         said += _learning(found["store"], found["funnel"], settings)
+        said += [
+            f"{one['what']} is paused for {one['subject']}: {one['reason'] or 'no reason told'}"
+            for one in found["paused"]
+        ]
     return said
 
 
@@ -68,7 +77,9 @@ def _serving(gateway: Found | None, url: str) -> list[str]:
     if gateway is None:
         return [f"nothing is served: the gateway at {url} does not answer"]
     said = []
-    if gateway["status"] != "ready":
+    if gateway["status"] == "draining":
+        said.append("the gateway is about to end: it serves on, and is not ready")
+    elif gateway["status"] != "ready":
         said.append("nothing is served: no engine is ready")
     if gateway.get("spooling"):
         said.append("Postgres is away from the gateway: turns wait in its spool")
@@ -87,8 +98,12 @@ def _learning(store: Found, funnel: Found, settings: LocalSettings) -> list[str]
     if "judge" not in alive:
         waiting = store["jobs"]["queued"] + store["jobs"]["leased"]
         said.append(f"no judge is alive; {waiting} turns wait for one")
+    alarms = {name for one in store["workers"] for name in one["detail"].get("alarms", ())}
+    if alarms:
+        said.append(f"judging needs a look: {', '.join(sorted(alarms))}")
     for lineage in store["lineages"]:
         said += _training(lineage, "trainer" in alive, settings)
+    said += _untrained(funnel)
     return said
 
 
@@ -103,14 +118,43 @@ def _training(lineage: Found, trainer: bool, settings: LocalSettings) -> list[st
     return []
 
 
+def _untrained(funnel: Found) -> list[str]:
+    """Why nothing that was scored has been trained on, where that is so."""
+    samples = funnel["samples"]
+    if funnel["trained"] or samples["ready"] or samples["leased"] or not funnel["scored"]:
+        return []
+    lost = {**funnel["untrainable"], **funnel["unscored"], **funnel["dropped"]}
+    if not lost:
+        return []
+    most = sorted(lost.items(), key=lambda one: -one[1])[:3]
+    told = ", ".join(f"{count} {reason}" for reason, count in most)
+    return [f"nothing that was scored can be trained on: {told}"]
+
+
 async def _stored(settings: LocalSettings) -> Found:
     url = access.database_url(settings)
     database = await Database.open(settings.database, url, application="nextstate-status")
     try:
         reads = AdminReads(database)
-        return {"store": await reads.status(None), "funnel": await reads.funnel(None)}
+        store = await reads.status(None)
+        return {
+            "store": store,
+            "funnel": await reads.funnel(None),
+            "schema": database.revision,
+            "paused": _paused(await PauseStore(database).read(), store["lineages"]),
+        }
     finally:
         await database.close()
+
+
+def _paused(pauses: Pauses, lineages: list[Found]) -> list[Found]:
+    """`{"what", "subject", "since", "reason", "by"}`; a lineage by its name, a tenant by its id."""
+    names = {one["id"]: one["name"] for one in lineages}
+    return [
+        {"what": what.value, "subject": names.get(subject, str(subject)), **entry}
+        for what in Paused
+        for subject, entry in pauses.of(what).items()
+    ]
 
 
 async def _readiness(url: str) -> Found | None:

@@ -1,0 +1,96 @@
+"""uvicorn's request and response, with a way past ASGI for endpoints that answer at once.
+
+An ASGI message is a dict, a coroutine and a write of its own; for a token that is half of what it
+costs, and a whole answer is two of them where the kernel could be asked once. Endpoints find this
+in the scope's extensions under `DIRECT`, and do without where some other server runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+#: The name of the ASGI extension.
+DIRECT = "nextstate.direct"
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class DirectCycle(RequestResponseCycle):
+    """Either `answer`, or `start`, `write` and `end`; names of headers are in lower case.
+
+    A client that has gone is no error, as in ASGI: what is written is thrown away.
+    """
+
+    _head = b""
+
+    @property
+    def behind(self) -> bool:
+        """Whether the client reads more slowly than it is written to: `drain` before more."""
+        return self.flow.write_paused and not self.disconnected
+
+    async def drain(self) -> None:
+        if self.behind:
+            await self.flow.drain()
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole response; `headers` have its length."""
+        if not self.disconnected:
+            self.transport.write(self._begun(status, headers) + b"\r\n" + body)
+            self._completed()
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Begin a response of unknown length; its head goes out with what is written first."""
+        self._head = self._begun(status, headers) + b"transfer-encoding: chunked\r\n\r\n"
+
+    def write(self, data: bytes) -> bool:
+        """Send a part, which is not empty; whether the client keeps up."""
+        if self.disconnected:
+            return True
+        part = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            part, self._head = self._head + part, b""
+        self.transport.write(part)
+        return not self.flow.write_paused
+
+    def end(self, data: bytes) -> None:
+        """Send the last part."""
+        if not self.disconnected:
+            head, self._head = self._head, b""
+            last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            self.transport.write(b"%b%b0\r\n\r\n" % (head, last))
+            self._completed()
+
+    def _begun(self, status: int, headers: Headers) -> bytes:
+        """Status line and headers, without the empty line that ends them."""
+        self.response_started, self.waiting_for_100_continue = True, False
+        lines = [STATUS_LINE[status]]
+        closes = False
+        for name, value in (*self.default_headers, *headers):
+            if name == b"connection":
+                closes = closes or b"close" in value.lower()
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        if not head.count(b"\r") == head.count(b"\n") == len(lines):
+            raise RuntimeError("a header has a line break")
+        return head
+
+    def _completed(self) -> None:
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+def direct_of(scope: Mapping[str, Any]) -> DirectCycle | None:
+    """The way past ASGI, where the server has one."""
+    extensions = scope.get("extensions")
+    found = extensions.get(DIRECT) if extensions else None
+    return found if isinstance(found, DirectCycle) else None

@@ -1,0 +1,130 @@
+"""uvicorn's HTTP/1.1, but that the head of a request is bounded in size and time, and heard out.
+
+uvicorn bounds neither with httptools: one header could fill the memory, and a connection that
+says nothing would stay. What a read brings is counted only until a head has ended, so that a
+request that comes in one piece costs nothing. And where a server ends, uvicorn closes connections
+whose request is on its way; here they are served once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.api.direct_cycle import DIRECT, DirectCycle
+from gateway.telemetry import get_logger
+
+log = get_logger(__name__)
+
+#: Line and headers of a request.
+MAX_HEAD_BYTES = 64 * 1024
+#: From the connection, or the first byte of a later request, to the end of the head.
+HEAD_TIMEOUT_S = 30.0
+#: How long the request of a connection that was just made is waited for, where the server ends.
+LAST_HEAD_S = 5.0
+
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: application/json\r\ncontent-length: 73\r\nconnection: close\r\n\r\n"
+    b'{"error": {"message": "The headers are too large.", "type": "too_large"}}'
+)
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """Closes a connection whose head is too large or too slow; the first is told why.
+
+    What is asked of the app's `straight` endpoints, by method and target, goes to them at once.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = True
+    _head_bytes = 0
+    _ended = False
+    _last = False
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._straight = getattr(self.app, "straight", {})
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._ended = False
+        super().data_received(data)
+        # What ended a request was its body, which has a bound of its own.
+        if not self._in_head or self._ended or self.transport.is_closing():
+            return
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            log.info("refused", status=431, error="HeadTooLarge", why="the headers are too large")
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        if self._timer is not None:
+            self._arrived()
+        endpoint = self._straight.get((self.parser.get_method(), self.url))
+        if endpoint is None or self.parser.get_http_version() != "1.1" or self._get_upgrade():
+            super().on_headers_complete()
+        else:
+            self._go_straight(endpoint)
+        if self._last and self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def _go_straight(self, endpoint: Any) -> None:
+        """As uvicorn does, without taking the target apart, and with a way past ASGI."""
+        before, path, scope = self.cycle, self.url.decode("ascii"), dict[str, Any](self.scope)
+        self.cycle = cycle = DirectCycle(
+            scope=scope,  # type: ignore[arg-type]
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        scope |= {"method": "POST", "path": path, "raw_path": self.url, "query_string": b""}
+        scope |= {"path_params": {}, "extensions": {DIRECT: cycle}}
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, endpoint)
+        else:
+            # Pipelined: it waits for those before it.
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, endpoint))
+
+    def on_message_complete(self) -> None:
+        self._in_head = self._ended = True
+        super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """The server ends: so does the connection, with the request that is in hand or coming."""
+        if self._in_head and (self.cycle is None or self._head_bytes):
+            self._arrived()
+            self._last = True
+            self._timer = self.loop.call_later(LAST_HEAD_S, self._late)
+        else:
+            super().shutdown()
+
+    def _arrived(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        self.transport.close()
