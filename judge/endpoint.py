@@ -9,11 +9,12 @@ from typing import Any
 import openai
 from openai.types.chat import ChatCompletion
 
-from gateway.errors import JudgeError, JudgeUnavailable
+from gateway.errors import ConfigError, JudgeError, JudgeUnavailable
 from gateway.telemetry import get_logger
 from judge.answer import Answer
 from judge.budget import Budget
 from judge.config import LlmConfig
+from judge.places import Places
 from judge.prompts import Question
 
 log = get_logger(__name__)
@@ -25,9 +26,16 @@ _REFUSALS = frozenset({400, 415, 422, 501})
 
 
 class Endpoint:
-    """One model at one address. `budget` counts what it costs."""
+    """One model at one address. `budget` counts what it costs, `places` spares it.
 
-    def __init__(self, config: LlmConfig, budget: Budget | None = None) -> None:
+    Raises ConfigError without an address and a model.
+    """
+
+    def __init__(
+        self, config: LlmConfig, budget: Budget | None = None, places: Places | None = None
+    ) -> None:
+        if config.base_url is None or config.model is None:
+            raise ConfigError("judge.llm: there is no engine to ask; set base_url and model")
         self.model = config.model
         self.budget = budget or Budget(
             tokens_per_day=config.tokens_per_day,
@@ -43,8 +51,10 @@ class Endpoint:
             max_retries=config.retries,
             timeout=config.timeout_s,
             default_headers=config.headers,
+            # What people wrote goes where the operator said, and nowhere that it is sent on to.
+            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
         )
-        self._places = asyncio.Semaphore(config.max_concurrency)
+        self.places = places or Places(config.max_concurrency)
         self._structured = config.structured != "never"
 
     async def close(self) -> None:
@@ -56,40 +66,59 @@ class Endpoint:
         Raises JudgeUnavailable where the endpoint cannot be reached, is slow, limits the rate or
         does not know the key or model, JudgeError where it refuses the question.
         """
+        asked = False
         try:
-            async with asyncio.timeout(self._config.timeout_s), self._places:
-                return await self._ask(question)
+            async with asyncio.timeout(self._config.timeout_s):
+                if not await self.places.take():
+                    raise JudgeUnavailable(
+                        "the judge's endpoint failed and is left alone for a while",
+                        retry_after_s=self.places.closed_s,
+                    )
+                asked = True
+                answer = await self._ask(question)
         except TimeoutError:
-            raise JudgeUnavailable("the judge's endpoint did not answer in time") from None
+            if not asked:
+                raise JudgeUnavailable("no place free at the judge's endpoint") from None
+            raise self._away("did not answer in time") from None
+        finally:
+            if asked:
+                self.places.give_back()
+        self.places.answered()
+        return answer
 
     async def _ask(self, question: Question) -> Answer:
+        structured = self._structured
         try:
-            return await self._call(question, structured=self._structured)
+            return await self._call(question, structured=structured)
         except openai.APIStatusError as error:
-            if not self._may_be_plain(error):
-                raise _failure(error) from None
+            if not (structured and self._may_be_plain(error)):
+                raise self._failure(error) from None
+        except openai.APITimeoutError:
+            raise TimeoutError from None
         except openai.APIConnectionError:
-            raise JudgeUnavailable("the judge's endpoint cannot be reached") from None
+            raise self._away("cannot be reached") from None
         except openai.OpenAIError as error:
             raise JudgeError(f"the judge's endpoint: {type(error).__name__}") from None
         try:
             answer = await self._call(question, structured=False)
         except openai.APIStatusError as error:
-            raise _failure(error) from None
+            raise self._failure(error) from None
+        except openai.APITimeoutError:
+            raise TimeoutError from None
         except openai.OpenAIError as error:
-            raise JudgeUnavailable(f"the judge's endpoint: {type(error).__name__}") from None
-        self._structured = False
-        log.info("judge_endpoint_without_structured_output", model=self.model)
+            raise self._away(f"failed: {type(error).__name__}") from None
+        if self._structured:
+            self._structured = False
+            log.info("judge_endpoint_without_structured_output", model=self.model)
         return answer
 
     def _may_be_plain(self, error: openai.APIStatusError) -> bool:
         """Whether the same question without a schema may be accepted."""
-        auto = self._config.structured == "auto" and self._structured
-        return auto and error.status_code in _REFUSALS
+        return self._config.structured == "auto" and error.status_code in _REFUSALS
 
     async def _call(self, question: Question, *, structured: bool) -> Answer:
         started = time.perf_counter()
-        form: dict[str, Any] = {}
+        form: dict[str, Any] = {self._config.limit_field: self._config.max_tokens}
         if structured:
             schema = {"name": question.name, "schema": dict(question.schema), "strict": True}
             form["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -97,12 +126,11 @@ class Endpoint:
             model=self.model,
             messages=question.messages,  # type: ignore[arg-type]
             temperature=self._config.temperature,
-            max_tokens=self._config.max_tokens,
             extra_body=self._config.extra_body or None,
             **form,
         )
         if not isinstance(reply, ChatCompletion):
-            raise JudgeUnavailable("the judge's endpoint does not answer as OpenAI's does")
+            raise self._away("does not answer as OpenAI's does")
         usage = reply.usage
         prompt_tokens = usage.prompt_tokens if usage else 0
         completion_tokens = usage.completion_tokens if usage else 0
@@ -115,9 +143,22 @@ class Endpoint:
             ms=(time.perf_counter() - started) * 1e3,
         )
 
+    def _failure(self, error: openai.APIStatusError) -> JudgeError:
+        status = error.status_code
+        if status in _TRANSIENT or status >= 500:
+            return self._away(f"answers with status {status}", _retry_after(error))
+        # It is there, and does not like this question.
+        self.places.answered()
+        return JudgeError(f"the judge's endpoint refuses the question with status {status}")
 
-def _failure(error: openai.APIStatusError) -> JudgeError:
-    status = error.status_code
-    if status in _TRANSIENT or status >= 500:
-        return JudgeUnavailable(f"the judge's endpoint answers with status {status}")
-    return JudgeError(f"the judge's endpoint refuses the question with status {status}")
+    def _away(self, how: str, retry_after_s: float = 0.0) -> JudgeUnavailable:
+        self.places.failed(retry_after_s)
+        return JudgeUnavailable(f"the judge's endpoint {how}", retry_after_s=self.places.closed_s)
+
+
+def _retry_after(error: openai.APIStatusError) -> float:
+    """What the server asks for, in seconds; 0 where it asks for nothing."""
+    try:
+        return max(0.0, float(error.response.headers.get("retry-after", "0")))
+    except ValueError:
+        return 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.errors import ConfigError
 from gateway.records import Judgement
@@ -38,6 +38,11 @@ class RuleJudge:
         )
         kept = tuple(rule for rule in weighed if rule.confidence > 0)
         return cls(rules=kept, min_confidence=config.min_confidence)
+
+    def only(self, name: str) -> RuleJudge | None:
+        """With the rule of this name alone; None where it may not settle anything."""
+        kept = tuple(rule for rule in self.rules if rule.name == name)
+        return replace(self, rules=kept) if kept else None
 
     async def judge(self, evidence: Evidence) -> Judgement | None:
         for rule in self.rules:

@@ -6,7 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from gateway.records import Judgement
 from judge.votes import agreement
@@ -24,22 +24,59 @@ class Outcome:
     seconds: float
 
 
+class Recorder(Protocol):
+    """What is told of each event as it happens, for instance counters."""
+
+    def judged(self, judgement: Judgement, seconds: float) -> None: ...
+
+    def checked(self, said: int, found: int) -> None: ...
+
+    def taught(self, *, done: bool) -> None: ...
+
+    def audited(self, said: int, found: int) -> None: ...
+
+
 class Health:
     """A window over the last judgements, and over those that explicit feedback can check."""
 
-    def __init__(self, window: int = WINDOW) -> None:
+    def __init__(self, window: int = WINDOW, recorder: Recorder | None = None) -> None:
         self._outcomes: deque[Outcome] = deque(maxlen=window)
         self._checked: deque[tuple[int, int]] = deque(maxlen=window)
+        self._audited: deque[tuple[int, int]] = deque(maxlen=window)
+        self._recorder = recorder
 
     def judged(self, judgement: Judgement, seconds: float) -> None:
         self._outcomes.append(Outcome(judgement=judgement, seconds=seconds))
+        if self._recorder is not None:
+            self._recorder.judged(judgement, seconds)
 
     def checked(self, said: float, found: float) -> None:
         """Somebody scored a turn `said`; without that word it was judged `found`."""
-        self._checked.append((sign(said), sign(found)))
+        pair = sign(said), sign(found)
+        self._checked.append(pair)
+        if self._recorder is not None:
+            self._recorder.checked(*pair)
+
+    def audited(self, said: float, found: float) -> None:
+        """A turn that scored `said` was judged `found` by the independent judge."""
+        pair = sign(said), sign(found)
+        self._audited.append(pair)
+        if self._recorder is not None:
+            self._recorder.audited(*pair)
+
+    def taught(self, *, done: bool) -> None:
+        """A turn with a hint was scored by the teacher, or could not be."""
+        if self._recorder is not None:
+            self._recorder.taught(done=done)
 
     def report(self) -> dict[str, Figure]:
-        return {**figures(tuple(self._outcomes)), **against_feedback(tuple(self._checked))}
+        outcomes = tuple(self._outcomes)
+        return {
+            **figures(outcomes),
+            **drift(outcomes),
+            **compared("feedback", tuple(self._checked)),
+            **compared("audit", tuple(self._audited)),
+        }
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
@@ -47,7 +84,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
 
     `disagreement` is the mean share of parsed votes beside the most frequent one, `parse_failures`
     the share of answered grading votes that could not be read, `settled_by_rules` the share of
-    judgements that a rule made.
+    judgements that a rule made; `voted` counts the judgements with a parsed vote.
     """
     grades = [_grades(outcome.judgement) for outcome in outcomes]
     votes = [vote for group in grades for vote in group]
@@ -61,6 +98,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
         "scored": _share(o.judgement.score is not None for o in outcomes),
         "hinted": _share(o.judgement.hint is not None for o in outcomes),
         "votes": len(votes),
+        "voted": len(known),
         "vote_errors": len(votes) - len(answered),
         "parse_failures": _share(vote["score"] is None for vote in answered),
         "disagreement": _rounded(sum(known) / len(known)) if known else None,
@@ -69,12 +107,32 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
     }
 
 
-def against_feedback(pairs: Sequence[tuple[int, int]]) -> dict[str, Figure]:
-    """Agreement with explicit feedback as raw share and as Cohen's kappa."""
+def drift(outcomes: Sequence[Outcome]) -> dict[str, Figure]:
+    """How far the newer half of the window is from the older one.
+
+    `score_drift` is the difference of the mean scores in [-2, 2], `settled_drift` that of the
+    shares settled by rules; None where a half has nothing to compare.
+    """
+    middle = len(outcomes) // 2
+    halves = outcomes[:middle], outcomes[middle:]
+    means, shares = [], []
+    for half in halves:
+        scores = [o.judgement.score for o in half if o.judgement.score is not None]
+        means.append(sum(scores) / len(scores) if scores else None)
+        shares.append(_share(o.judgement.judge == "rules" for o in half))
+    return {"score_drift": _difference(*means), "settled_drift": _difference(*shares)}
+
+
+def _difference(older: float | None, newer: float | None) -> float | None:
+    return None if older is None or newer is None else _rounded(newer - older)
+
+
+def compared(what: str, pairs: Sequence[tuple[int, int]]) -> dict[str, Figure]:
+    """Agreement with explicit feedback, or an audit, as raw share and as Cohen's kappa."""
     return {
-        "feedback_checked": len(pairs),
-        "feedback_agreement": _share(said == found for said, found in pairs),
-        "feedback_kappa": _rounded(kappa(pairs)),
+        f"{what}_checked": len(pairs),
+        f"{what}_agreement": _share(said == found for said, found in pairs),
+        f"{what}_kappa": _rounded(kappa(pairs)),
     }
 
 

@@ -2,7 +2,7 @@
 
 A plug-in is a callable under the entry point group `nextstate.judges`. It is given its own
 settings (`judge.plugins.NAME`) and returns a `Judge`. It is loaded only where `judge.line` names
-it.
+it. Explicit feedback comes first in every line: nobody overrules somebody's own word.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from gateway.errors import ConfigError
 from judge.budget import Budget
 from judge.config import JudgeConfig
 from judge.evaluate import RuleJudge
+from judge.places import Places
+from judge.rules.feedback import FEEDBACK
 from judge.verdicts import Judge
 
 if TYPE_CHECKING:
@@ -30,11 +32,12 @@ Factory = Callable[[Mapping[str, Any]], Judge]
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The judges in order, who asks for hints, and the budget of the endpoint that they ask."""
+    """The judges in order, who asks for hints, and the endpoint's budget and places."""
 
     judges: tuple[Judge, ...]
     hinter: Hinter | None = None
     budget: Budget | None = None
+    places: Places | None = None
 
 
 @asynccontextmanager
@@ -48,6 +51,7 @@ async def lined_up(config: JudgeConfig) -> AsyncIterator[Lineup]:
         raise ConfigError(f"judge.plugins names {', '.join(unused)}, which judge.line does not")
     judges: list[Judge] = []
     budget: Budget | None = None
+    places: Places | None = None
     async with AsyncExitStack() as stack:
         endpoint = None
         if config.llm is not None:
@@ -56,7 +60,7 @@ async def lined_up(config: JudgeConfig) -> AsyncIterator[Lineup]:
 
             endpoint = Endpoint(config.llm)
             stack.push_async_callback(endpoint.close)
-            budget = endpoint.budget
+            budget, places = endpoint.budget, endpoint.places
         for name in line:
             if name == RULES:
                 judges.append(RuleJudge.configured(config))
@@ -68,12 +72,14 @@ async def lined_up(config: JudgeConfig) -> AsyncIterator[Lineup]:
                 judges.append(LlmJudge(endpoint, config.llm))
             else:
                 judges.append(plugged_in(name, config.plugins.get(name, {})))
+        if line[:1] != (RULES,) and (heard := RuleJudge.configured(config).only(FEEDBACK.name)):
+            judges.insert(0, heard)
         hinter = None
         if endpoint is not None and config.llm is not None and config.llm.hints != "off":
             from judge.hints import Hinter
 
             hinter = Hinter(endpoint=endpoint, config=config.llm, agreement=config.llm.hints)
-        yield Lineup(tuple(judges), hinter, budget)
+        yield Lineup(tuple(judges), hinter, budget, places)
 
 
 def plugged_in(name: str, settings: Mapping[str, Any]) -> Judge:

@@ -1,4 +1,4 @@
-"""Waiting for Postgres to come back."""
+"""Waiting for what is away: Postgres, or what a judge asks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from gateway.telemetry import get_logger
 T = TypeVar("T")
 
 log = get_logger(__name__)
+
+LONGEST_WAIT_S = 60.0
 
 
 async def patiently(
@@ -40,3 +42,11 @@ async def patiently(
                 await stop.wait()
         wait_s = min(2 * wait_s, most_s)
     return None
+
+
+def patience(away_s: float) -> float:
+    """How long to wait for what has been away for `away_s` seconds: half as long again, at most.
+
+    So nobody asks much more often than it is worth, and what is back is noticed in time.
+    """
+    return min(away_s / 2, LONGEST_WAIT_S)

@@ -86,4 +86,5 @@ def _evidence(turn: JudgedTurn) -> Evidence:
         next_state=turn.next_state,
         feedback=turn.feedback,
         finish_reason=turn.finish_reason,
+        discarded=turn.how == "rolled_back",
     )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.records import Message
 from judge.config import LlmConfig
 from judge.fences import clip
 from judge.verdicts import Evidence, content_text
 
+_SHOWN = {
+    "image_url": "image", "input_image": "image", "image": "image", "input_audio": "audio",
+}  # fmt: skip
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
@@ -35,12 +39,15 @@ def shown(evidence: Evidence, config: LlmConfig) -> list[Piece]:
 def pieces(evidence: Evidence, *, reasoning: bool, text_limit: int, limit: int) -> list[Piece]:
     """Every message in order: `request` ones, the `reply`, the `next` ones, none left out.
 
+    The latter are `instead` where the user discarded the reply.
+
     Each is cut to `text_limit` characters, or to its share of `limit` where there are many.
     """
+    part = "instead" if evidence.discarded else "next"
     found = [
         *_messages("request", evidence.request, reasoning=False),
         Piece("reply", describe(evidence.reply, reasoning=reasoning)),
-        *_messages("next", evidence.next_state, reasoning=reasoning),
+        *_messages(part, evidence.next_state, reasoning=reasoning),
     ]
     share = min(text_limit, limit // len(found))
     return [Piece(piece.label, clip(piece.text, share)) for piece in found]
@@ -64,7 +71,7 @@ def describe(message: Message, *, reasoning: bool) -> str:
         lines.append(text)
     if isinstance(content, list | tuple):
         lines += [
-            f"(attached: {part.get('type', 'unknown')})"
+            _attached(part)
             for part in content
             if isinstance(part, Mapping) and not content_text([part])
         ]
@@ -72,6 +79,13 @@ def describe(message: Message, *, reasoning: bool) -> str:
     if isinstance(calls, list | tuple):
         lines += [_call(call) for call in calls]
     return "\n".join(lines) or "(empty)"
+
+
+def _attached(part: Mapping[str, Any]) -> str:
+    """What is not text, in a word: judges read and do not see."""
+    kind = part.get("type", "unknown")
+    known = _SHOWN.get(kind) if isinstance(kind, str) else None
+    return f"[{known}]" if known else f"(attached: {kind})"
 
 
 def _call(call: object) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.records import FeedbackRecord, FinishReason, JudgeJob, Judgement, Message
+from gateway.records import FeedbackRecord, FinishReason, JudgeJob, Judgement, Message, is_remark
 
 #: Characters of one text that rules look at, from either end.
 TEXT_LIMIT = 4096
@@ -26,6 +26,8 @@ _INSERTED = re.compile(
     r".*?(?:</\1>|\Z)",
     re.DOTALL,
 )
+#: What an agent tells its model in a user's place.
+_NOTIFICATION = re.compile(r"\s*\[SYSTEM NOTIFICATION - NOT USER INPUT\]")
 #: A time stamp before the user's words, and a heading over them.
 _HEADING = re.compile(r"(?:\[\w{3} \d{4}-\d\d-\d\d[^\]\n]{0,40}\]|New task:)\s*")
 #: Where an agent reports tool output and goes on with the user's next words.
@@ -62,13 +64,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A turn and all that followed it. Nothing in here is an instruction to a judge."""
+    """A turn and all that followed it. Nothing in here is an instruction to a judge.
+
+    Where the user `discarded` the reply, `next_state` is what he said instead of what the reply
+    answered: it is no answer to it.
+    """
 
     request: tuple[Message, ...]
     reply: Message
     next_state: tuple[Message, ...]
     feedback: tuple[FeedbackRecord, ...]
     finish_reason: FinishReason
+    discarded: bool = False
 
     @classmethod
     def of(cls, job: JudgeJob) -> Evidence:
@@ -78,6 +85,7 @@ class Evidence:
             next_state=job.next_state,
             feedback=job.feedback,
             finish_reason=job.finish_reason,
+            discarded=job.how == "rolled_back",
         )
 
     @property
@@ -101,12 +109,17 @@ class Evidence:
     @property
     def answers(self) -> tuple[str, ...]:
         """What the user wrote after the reply, one text a message."""
-        return tuple(user_texts(self.next_state))
+        return () if self.discarded else tuple(user_texts(self.next_state))
+
+    @property
+    def instead(self) -> tuple[str, ...]:
+        """What the user wrote in place of what the discarded reply answered."""
+        return tuple(user_texts(self.next_state)) if self.discarded else ()
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
         """Every tool result after the reply, parallel ones included."""
-        return tuple(tool_results(self.next_state))
+        return () if self.discarded else tuple(tool_results(self.next_state))
 
 
 class Judge(Protocol):
@@ -143,12 +156,18 @@ def _part_text(part: object) -> str:
 def user_texts(messages: tuple[Message, ...]) -> Iterator[str]:
     """What users wrote, without reminders inserted by agents and without tool output."""
     for message in messages:
-        if message.get("role") != "user":
+        if message.get("role") != "user" or is_remark(message):
             continue
         content = message.get("content")
         if isinstance(content, list | tuple):
-            content = [part for part in content if not _is_result(part)]
+            content = [
+                part
+                for part in content
+                if not _is_result(part) and not _NOTIFICATION.match(_part_text(part))
+            ]
         text = _INSERTED.sub("", content_text(content)).strip()
+        if _NOTIFICATION.match(text):
+            continue
         if _OBSERVATION.match(text):
             text = "".join(_NEXT_TASK.split(text, maxsplit=1)[1:])
         if text := _HEADING.sub("", text, count=1) if _HEADING.match(text) else text:

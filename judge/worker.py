@@ -9,20 +9,36 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
-import asyncpg
+from prometheus_client import CollectorRegistry
 
-from gateway.errors import StoreUnavailable
+from gateway.classify import Awareness
+from gateway.config import Settings, config_file, load
+from gateway.store.audits import Audits
+from gateway.store.awareness import AwarenessFollower
 from gateway.store.claims import JudgeClaims
 from gateway.store.database import Database
+from gateway.store.idle import close_idle_sessions
+from gateway.store.pauses import Paused, PauseFollower
+from gateway.store.retention import keep_retention
 from gateway.store.turns import TurnStore
 from gateway.store.workers import Heartbeat
 from gateway.telemetry import configure_logging, get_logger
-from judge.config import JudgeSettings
+from gateway.telemetry.scrape import served
+from gateway.telemetry.tracing import Traces
+from judge.alarms import alarms
+from judge.audit import Auditor, auditing
+from judge.config import JudgeConfig, JudgeSettings
+from judge.health import Health
 from judge.jobs import JobLoop
 from judge.lineup import Lineup, lined_up
+from judge.metrics import JudgeMetrics
 from judge.patience import patiently
+from judge.school import opened
+from judge.taught import Teach
+from judge.usage import Price
 from judge.verdicts import Judge
 
 CHANNEL = "nextstate_judge"
@@ -54,45 +70,104 @@ async def run(
     if judges is not None:
         await _run(settings, stop, Lineup(tuple(judges)))
         return
-    async with lined_up(settings.judge) as lineup:
+    async with lined_up(settings.judging) as lineup:
         await _run(settings, stop, lineup)
 
 
 async def _run(settings: JudgeSettings, stop: asyncio.Event, lineup: Lineup) -> None:
-    config = settings.judge
+    config = settings.judging
     database = await patiently(lambda: _open(settings), stop)
     if database is None:
         return
-    try:
-        claims = JudgeClaims(database, max_attempts=config.max_attempts)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        registry = CollectorRegistry()
+        metrics = JudgeMetrics(registry, lambda: _report(loop, lineup, config))
+        teach: Teach | None = None
+        if config.teaching is not None:
+            teach = await stack.enter_async_context(opened(settings, config.teaching, database))
+        traces = Traces.configured(settings.tracing, "judge")
+        if traces is not None:
+            stack.push_async_callback(traces.close)
+        auditor: Auditor | None = None
+        if config.audit is not None:
+            auditor = await stack.enter_async_context(auditing(config.audit, Audits(database)))
+        pauses = PauseFollower(database, changed=lambda: loop.wake())  # noqa: PLW0108 - made later
+        claims = JudgeClaims(
+            database,
+            max_attempts=config.max_attempts,
+            max_lag=settings.freshness.max_lag if config.skip_stale else None,
+            paused=lambda: pauses.current.of(Paused.JUDGING),
+            skipped=metrics.skipped,
+        )
         heartbeat = Heartbeat(
             database,
             "judge",
-            lambda: _report(loop, lineup),
+            lambda: _report(loop, lineup, config),
             interval_s=config.heartbeat_s,
         )
-        advise = lineup.hinter.advised if lineup.hinter else None
-        loop = JobLoop(claims, lineup.judges, config, heartbeat.id, advise=advise)
+        loop = JobLoop(
+            claims,
+            lineup.judges,
+            config,
+            heartbeat.id,
+            advise=lineup.hinter.advised if lineup.hinter else None,
+            teach=teach,
+            price=_price(config),
+            health=Health(recorder=metrics),
+            auditor=auditor,
+            traces=traces,
+        )
+        if config.metrics_port is not None:
+            port = stack.enter_context(
+                served(registry, config.metrics_host, config.metrics_port, "judge.metrics_port")
+            )
+            log.info("metrics_served", port=port)
+        await pauses.refresh()
         await database.listen(CHANNEL, lambda _: loop.wake())
         await patiently(heartbeat.start, stop)
         log.info("judge_started", worker_id=str(heartbeat.id), concurrency=config.concurrency)
-        closing = asyncio.create_task(_close_idle(settings, TurnStore(database, 1)))
+        awareness = Awareness(settings.session_awareness)
+        rules = AwarenessFollower(
+            awareness,
+            database,
+            file=config_file(),
+            read=lambda: load(Settings).session_awareness,
+        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, rules.reload)
+        tasks = [
+            asyncio.create_task(rules.run()),
+            asyncio.create_task(pauses.run()),
+            asyncio.create_task(
+                close_idle_sessions(TurnStore(database, 1), awareness, config.idle_check_s)
+            ),
+            asyncio.create_task(keep_retention(database, settings.retention)),
+        ]
         try:
             await loop.run(stop)
         finally:
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
             await heartbeat.close()
         log.info("judge_stopped", **loop.counts.report())
-    finally:
-        await database.close()
 
 
-def _report(loop: JobLoop, lineup: Lineup) -> dict[str, Any]:
+def _report(loop: JobLoop, lineup: Lineup, config: JudgeConfig) -> dict[str, Any]:
     """What the heartbeat tells: counts since the start, and figures of the last judgements."""
-    spent = lineup.budget.report() if lineup.budget else {}
-    health = {**loop.health.report(), **spent}
-    return {**loop.counts.report(), "in_hand": loop.in_hand, "health": health}
+    health: dict[str, Any] = dict(loop.health.report())
+    raised = alarms(health, config.alarms)
+    if lineup.budget:
+        health |= lineup.budget.report()
+    if lineup.places:
+        health |= {"places": lineup.places.limit, "closed_s": round(lineup.places.closed_s, 1)}
+    return {**loop.counts.report(), "in_hand": loop.in_hand, "health": health, "alarms": raised}
+
+
+def _price(config: JudgeConfig) -> Price:
+    llm = config.llm
+    return Price(prompt_usd=llm.prompt_usd, completion_usd=llm.completion_usd) if llm else Price()
 
 
 async def _open(settings: JudgeSettings) -> Database:
@@ -100,22 +175,8 @@ async def _open(settings: JudgeSettings) -> Database:
     url = settings.database_url
     database = await Database.open(settings.database, url, application="judge")
     try:
-        await database.check_revision()
+        await database.check_revision(newest=True)
     except BaseException:
         await database.close()
         raise
     return database
-
-
-async def _close_idle(settings: JudgeSettings, turns: TurnStore) -> None:
-    """Close sessions that nobody came back to, so that each of their turns gets a verdict."""
-    while True:
-        try:
-            closed = await turns.close_idle(settings.session_awareness.session_timeout_s)
-        except (StoreUnavailable, asyncpg.PostgresError) as error:
-            # Also a deadlock with a gateway that reopens one of them; the next look finds them.
-            log.warning("idle_sessions_left_open", error=type(error).__name__)
-        else:
-            if closed:
-                log.info("sessions_closed", reason="idle", sessions=closed)
-        await asyncio.sleep(settings.judge.idle_check_s)

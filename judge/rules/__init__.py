@@ -6,6 +6,7 @@ from judge.rules.base import Rule
 from judge.rules.feedback import FEEDBACK
 from judge.rules.rephrase import REPHRASE
 from judge.rules.replies import EMPTY_REPLY, REPEATED_REPLY
+from judge.rules.rollback import ROLLED_BACK
 from judge.rules.tools import TOOL_DECLINED, TOOL_ERROR, TOOL_SUCCESS
 from judge.rules.words import CORRECTION, DENIAL, MOVES_ON, PRAISE, REDO, THANKS
 
@@ -13,6 +14,7 @@ from judge.rules.words import CORRECTION, DENIAL, MOVES_ON, PRAISE, REDO, THANKS
 RULES = (
     FEEDBACK,
     EMPTY_REPLY,
+    ROLLED_BACK,
     TOOL_DECLINED,
     TOOL_ERROR,
     CORRECTION,

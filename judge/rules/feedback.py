@@ -9,8 +9,13 @@ HINT_LIMIT = 400
 
 
 def _look(evidence: Evidence) -> Finding | None:
-    """The latest word of each source counts; sources are averaged."""
-    latest = {record.source: record for record in sorted(evidence.feedback, key=lambda r: r.id)}
+    """The latest word of each source counts; sources are averaged.
+
+    What was said of this very turn stands above its share of what was said of the session.
+    """
+    own = [record for record in evidence.feedback if record.session_id is None]
+    said = sorted(own or evidence.feedback, key=lambda record: record.id)
+    latest = {record.source: record for record in said}
     if not latest:
         return None
     score = sum(record.score for record in latest.values()) / len(latest)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from judge.rules.base import Rule
+from judge.rules.builds import failure_in
 from judge.verdicts import TEXT_LIMIT, Evidence, Finding, ToolResult, edges
 
 JSON_LIMIT = 256 * 1024
@@ -165,7 +166,7 @@ def _text_error(text: str) -> str | None:
         return "error message"
     if len(lines) <= 3 and any(_SHELL.match(line) for line in lines):
         return "error message"
-    return None
+    return failure_in(lines)
 
 
 def _json_error(data: Any, depth: int = 0) -> str | None:
