@@ -7,22 +7,26 @@ does not name is the rest of a crash; it is never loaded, and pruned later.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import CheckpointCorrupt
+from gateway.records import PolicyRef
+from trainer.distributed import World
 
 MANIFEST = "manifest.json"
 _VERSION = re.compile(r"v(\d+)-[0-9a-f]{8}")
 
-Writer = Callable[[Path], None]
+#: Writes into a directory; where it goes on in the background, what it returns waits for the end.
+Writer = Callable[[Path], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +38,46 @@ class Written:
     state: str
 
 
-def write_version(root: Path, version: int, policy: Writer, state: Writer) -> Written:
-    """Write a version below `root`; it appears there whole or not at all. Raises OSError."""
-    root.mkdir(parents=True, exist_ok=True)
-    name = f"v{version}-{uuid.uuid4().hex[:8]}"
+def write_version(
+    root: Path, version: int, policy: Writer, state: Writer, world: World | None = None
+) -> Written:
+    """Write a version below `root`; it appears there whole or not at all. Raises OSError.
+
+    All ranks of a world write into the same directory, which all of them see; rank 0 makes it,
+    seals it and gives it its name. What is written in the background goes on meanwhile.
+    """
+    world = world or World.alone()
+    name = world.share(f"v{version}-{uuid.uuid4().hex[:8]}")
     aside, final = root / f".{name}", root / name
+    parts = (("state", state), ("policy", policy))
+    waits: list[Callable[[], object]] = []
     try:
-        checksums = []
-        for part, write in (("policy", policy), ("state", state)):
-            directory = aside / part
-            directory.mkdir(parents=True)
-            write(directory)
-            checksums.append(_seal(directory))
-        _sync(aside)
-        aside.rename(final)
-        _sync(root)
+        with world.together():
+            if world.leads:
+                for part, _ in parts:
+                    (aside / part).mkdir(parents=True)
+        checksums: dict[str, str] = {}
+        for part, write in parts:
+            if callable(wait := write(aside / part)):
+                waits.append(wait)
+        with world.together():
+            for wait in waits:
+                wait()
+        with world.together():
+            if world.leads:
+                for part in ("policy", "state"):
+                    checksums[part] = _seal(aside / part)
+                _sync(aside)
+                aside.rename(final)
+                _sync(root)
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        _give_up(aside, waits, world)
         raise
+    checksums = world.share(checksums)
     where = final.resolve()
-    return Written(str(where / "policy"), checksums[0], f"{where / 'state'}#{checksums[1]}")
+    return Written(
+        str(where / "policy"), checksums["policy"], f"{where / 'state'}#{checksums['state']}"
+    )
 
 
 def verify(uri: str, checksum: str) -> Path:
@@ -77,6 +101,11 @@ def verify(uri: str, checksum: str) -> Path:
     except OSError as error:
         raise CheckpointCorrupt(f"{uri} cannot be read: {error.strerror}") from error
     return directory
+
+
+def checked(policy: PolicyRef) -> Path:
+    """`verify` of a version that Postgres names."""
+    return verify(policy.uri or "", policy.checksum or "")
 
 
 def verify_state(state: str) -> Path:
@@ -106,6 +135,16 @@ def prune(root: Path, *, named: Collection[str], keep: int) -> list[int]:
             shutil.rmtree(path)
             deleted.append(version)
     return deleted
+
+
+def _give_up(aside: Path, waits: Sequence[Callable[[], object]], world: World) -> None:
+    """Leave nothing of a version; what still writes would be in the way of the next one."""
+    if not world.broken:
+        for wait in waits:
+            with contextlib.suppress(OSError):
+                wait()
+    if world.leads:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _seal(directory: Path) -> str:

@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from gateway.config import Positive, Section, Settings
 from gateway.errors import ConfigError
+from trainer.gate_settings import GateSettings
+from trainer.megatron_settings import MegatronSettings
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -63,6 +65,9 @@ class LossSettings(Section):
     kl_coef: float = Field(0.05, ge=0, description="weight of the KL term; 0 leaves it out")
     kl_place: Literal["loss", "reward"] = Field("loss", description="in the reward: k1 only")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    opd_clip: float = Field(
+        2.0, gt=0, description="bound on a token's teacher - student log-probability, in nats"
+    )
     aggregate: Literal["constant", "token_mean", "sequence_mean"] = Field(
         "constant", description="over what the losses of tokens are averaged"
     )
@@ -85,8 +90,20 @@ class LossSettings(Section):
 class CreditSettings(Section):
     """What a score is compared with, and what it counts."""
 
-    method: Literal["binary", "grpo"] = Field(
-        "binary", description="grpo: replies to the same request are compared with each other"
+    method: Literal["binary", "grpo", "opd", "combined"] = Field(
+        "binary",
+        description="grpo: replies to the same task are compared with each other; opd: what the "
+        "teacher says of each token; combined: binary and opd",
+    )
+    w_rl: float = Field(1.0, ge=0, description="combined: weight of the score's advantage")
+    w_opd: float = Field(1.0, ge=0, description="opd, combined: weight of the teacher's")
+    distil: Literal["sampled", "top_k"] = Field(
+        "sampled",
+        description="top_k: a divergence over the teacher's tokens and one bin for all others, "
+        "where it gave any; sampled: the difference at the sampled token",
+    )
+    discount: Share = Field(
+        0.0, description="what a later turn's score of the same session counts, a turn in between"
     )
     against: Literal["mean", "std", "leave_one_out"] = Field(
         "leave_one_out", description="what a reply of a group is compared with"
@@ -99,6 +116,11 @@ class CreditSettings(Section):
     rule_share: float = Field(
         0.5, ge=0.5, le=1, description="a rule's largest share of a batch's positives"
     )
+
+    @property
+    def taught(self) -> bool:
+        """Whether a teacher's word is trained on."""
+        return self.method in ("opd", "combined")
 
 
 class AlarmSettings(Section):
@@ -133,7 +155,20 @@ class AlarmSettings(Section):
 class PublishSettings(Section):
     """How a version goes live."""
 
-    load_timeout_s: Seconds = 120.0
+    load_timeout_s: Seconds = Field(
+        120.0,
+        description="load and proof at one engine together, and a second more for every 50 MB "
+        "of weights; the load alone is bounded by the engine's load_timeout_s, too",
+    )
+    transfer: Literal["disk", "broadcast"] = Field(
+        "disk",
+        description="how whole weights come to an engine; broadcast: from memory to memory, by "
+        "gloo on a CPU or NCCL on a GPU, and from disk where an engine makes no group or the "
+        "trainer is several processes",
+    )
+    broadcast_timeout_s: Seconds = Field(
+        60.0, description="broadcast: then ranks that do not answer are given up"
+    )
     probe_sequences: Positive = Field(2, description="sequences scored by engine and trainer")
     probe_tokens: Positive = Field(128, description="longest probe sequence")
     probe_tolerance: float | None = Field(
@@ -146,6 +181,31 @@ class PublishSettings(Section):
     drain_timeout_s: Seconds = Field(600.0, description="then the old version stays loaded")
     drain_poll_s: Seconds = 0.5
     keep: Positive = Field(4, description="versions kept on disk")
+    gate: GateSettings = Field(default_factory=GateSettings)
+
+
+class DistributedSettings(Section):
+    """A trainer of several processes, started by torchrun. One process reads none of it."""
+
+    shard: Positive | None = Field(
+        None,
+        description="ranks that one copy of the weights is spread over, best those of a machine; "
+        "the copies train along by data; null: all ranks hold one copy",
+    )
+    timeout_s: Seconds = Field(
+        600.0,
+        description="a rank that others wait for any longer is lost, and the job ends; longer "
+        "than a checkpoint takes to write",
+    )
+    beat_s: Seconds = Field(
+        15.0, description="an idle job looks this often whether all ranks still answer"
+    )
+
+    @model_validator(mode="after")
+    def _in_time(self) -> DistributedSettings:
+        if self.beat_s >= self.timeout_s:
+            raise ValueError("beat_s must be below timeout_s, or an idle rank counts as lost")
+        return self
 
 
 class TrainerConfig(Section):
@@ -157,14 +217,19 @@ class TrainerConfig(Section):
     batch: Positive | None = Field(None, description="B; default: freshness.batch")
     min_batch: Positive = Field(4, description="fewest samples of a step that is overdue")
     max_wait_s: Seconds = Field(900.0, description="age of the oldest sample that makes it due")
-    window: Positive | None = Field(None, description="W, the oldest turns that may be taken")
+    window: Positive | None = Field(
+        None, description="W, the oldest turns that may be taken; default: 1.25 B"
+    )
     order: Literal["windowed", "strict", "greedy"] = Field(
         "windowed", description="how a turn without a verdict holds up those behind it"
     )
     per_session: Positive | None = Field(4, description="samples of a session in one batch")
+    group_wait_s: Seconds = Field(
+        600.0, description="grpo: then a group is taken without the members that have no verdict"
+    )
     poll_s: Seconds = Field(5.0, description="look for samples this often without a notice")
     micro_batch_tokens: Positive | None = Field(
-        None, description="padded tokens of one forward pass; null: 256 on CPU, 16384 on GPU"
+        None, description="tokens of a forward pass with padding; null: 256 on CPU, 16384 on GPU"
     )
     head_chunk: Positive = Field(512, description="tokens whose logits are held at a time")
     max_tokens: Positive = Field(16_384, description="longest sample, prompt and reply")
@@ -175,15 +240,41 @@ class TrainerConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="of the frozen weights; auto: float32 on CPU, bfloat16 on GPU"
     )
+    recompute: Literal["auto", "never", "layers"] = Field(
+        "auto",
+        description="layers: activations inside a layer are made again in the backward pass, for "
+        "a third more arithmetic; auto: on a GPU",
+    )
+    distributed: DistributedSettings = Field(default_factory=DistributedSettings)
     seed: int = 0
     minibatches: Positive = Field(1, description="optimizer steps of one batch; clips act from 2")
     max_failures: Positive = Field(3, description="steps in a row that may fail before it stops")
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="serve Prometheus metrics there; default: not at all"
+    )
+    backend: Literal["torch", "megatron"] = Field(
+        "torch", description="what computes; megatron trains all weights, on GPUs"
+    )
+    megatron: MegatronSettings = Field(default_factory=MegatronSettings)
     lora: LoraSettings = Field(default_factory=LoraSettings)
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     loss: LossSettings = Field(default_factory=LossSettings)
     credit: CreditSettings = Field(default_factory=CreditSettings)
     alarms: AlarmSettings = Field(default_factory=AlarmSettings)
     publish: PublishSettings = Field(default_factory=PublishSettings)
+
+    @model_validator(mode="after")
+    def _read(self) -> TrainerConfig:
+        """Nothing that was asked for is left out without a word."""
+        if self.backend == "megatron":
+            if self.recompute != "auto":
+                raise ValueError("backend megatron reads megatron.recompute, not recompute")
+            if self.distributed.shard is not None:
+                raise ValueError("distributed.shard is of backend torch: see megatron's own sizes")
+        elif self.megatron != MegatronSettings():
+            raise ValueError("backend torch reads nothing of the section megatron")
+        return self
 
 
 class TrainerSettings(Settings):
@@ -210,8 +301,13 @@ class TrainerSettings(Settings):
 
     @property
     def window(self) -> int:
-        """W, by default twice the batch where η allows it."""
-        return self.trainer.window or min(2 * self.batch, self._widest)
+        """W, by default a quarter more than the batch where η allows it.
+
+        The simulation of `bench/schedule.py` trains at twice the batch on quick tasks as greedily
+        as without a window; at 1.25 B slow ones keep more of their share, for a tenth of the
+        throughput.
+        """
+        return self.trainer.window or min(5 * self.batch // 4, self._widest)
 
     @property
     def _widest(self) -> int:

@@ -1,5 +1,7 @@
 """Unloading versions that nobody uses any more, without holding up the next step.
 
+Those before the live one, but for the one that a gate may go back to, and those that were undone.
+
 An engine that is told to unload a busy adapter waits for its requests and blocks every other
 load, so a version is unloaded only once each live gateway has moved on and reports no request on
 it. Until then it stays, which costs memory and nothing else.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -27,12 +29,13 @@ def idle(gateways: Iterable[Mapping[str, Any]], lineage_id: UUID, version: int, 
     """Whether no gateway has, or may yet start, a request on `version` (pure).
 
     `gateways` are their reports: `{"in_flight": {lineage: {version: n}}, "engines": [{"healthy",
-    "serving": {lineage: version}}]}`, lineages in hex. Wherever one sends requests of the
-    lineage, it must have moved to `live`.
+    "serving": {lineage: version}, "trying": {lineage: version}}]}`, lineages in hex. Wherever
+    one sends requests of the lineage, it must have moved to `live`, and off `version`.
     """
     lineage = lineage_id.hex
     return not any(
-        _running(report, lineage, version) or any(v < live for v in _serving(report, lineage))
+        _running(report, lineage, version)
+        or any(v < live or v == version for v in _serving(report, lineage))
         for report in gateways
     )
 
@@ -44,8 +47,11 @@ def _running(report: Mapping[str, Any], lineage: str, version: int) -> int:
 def _serving(report: Mapping[str, Any], lineage: str) -> Iterator[int]:
     """The versions that a gateway starts requests on; it starts none on an engine that is down."""
     for place in (report, *report.get("engines", ())):
-        version = (place.get("serving") or {}).get(lineage)
-        if version is not None and place.get("healthy", True):
+        if not place.get("healthy", True):
+            continue
+        if (version := (place.get("serving") or {}).get(lineage)) is not None:
+            yield int(version)
+        if (version := (place.get("trying") or {}).get(lineage)) is not None:
             yield int(version)
 
 
@@ -62,11 +68,16 @@ class Drain:
         self._lineage_id, self._engines = lineage_id, engines
         self._workers, self._settings = workers, settings
         self._task: asyncio.Task[None] | None = None
+        self._keep: frozenset[int] = frozenset()
+        self._undone: frozenset[int] = frozenset()
 
-    async def start(self, live: int) -> None:
-        """Begin to unload every version below `live`."""
+    async def start(
+        self, live: int, *, keep: Collection[int] = (), undone: Collection[int] = ()
+    ) -> None:
+        """Begin to unload every version below `live` but those to `keep`, and those `undone`."""
         await self.close()
-        self._task = asyncio.create_task(self._run(live), name=f"drain below v{live}")
+        self._keep, self._undone = frozenset(keep), frozenset(undone)
+        self._task = asyncio.create_task(self._run(live), name=f"drain of v{live}")
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -86,7 +97,7 @@ class Drain:
             log.warning("drain_timed_out", lineage=self._lineage_id.hex, policy_version=live)
 
     async def _pass(self, live: int) -> bool:
-        """Unload what is idle; whether nothing below `live` is left on any engine."""
+        """Unload what is idle; whether nothing of it is left on any engine."""
         try:
             alive = await self._workers.alive("gateway", self._settings.heartbeat_s)
         except StoreError as error:
@@ -98,7 +109,7 @@ class Drain:
             try:
                 async with asyncio.timeout(self._settings.load_timeout_s):
                     for version in _versions((await engine.status()).adapters, self._lineage_id):
-                        if version >= live:
+                        if not self._goes(version, live):
                             continue
                         if not idle(reports, self._lineage_id, version, live):
                             done = False
@@ -109,6 +120,9 @@ class Drain:
                 # A dead engine has nothing loaded; what a slow one keeps goes with the next swap.
                 log.warning("drain_skips", engine=engine.name, error=str(error))
         return done
+
+    def _goes(self, version: int, live: int) -> bool:
+        return version in self._undone or (version < live and version not in self._keep)
 
 
 def _ref(lineage_id: UUID, version: int) -> PolicyRef:

@@ -2,7 +2,9 @@
 
 A line holds `ids` (prompt and reply), and of the same length `mask` (1 where a token was sampled),
 `logprobs` (0 elsewhere) and `versions` (the policy that sampled a token, -1 elsewhere), besides
-`score`, `weight`, `temperature` and what names the sample.
+`score`, `weight`, `temperature` and what names the sample. `teaching` is what a teacher that was
+given a hint says of the sampled tokens, those whose mask is 1; `kept` are the ids that each of
+them was sampled from, where sampling was truncated.
 """
 
 from __future__ import annotations
@@ -15,7 +17,21 @@ from uuid import UUID
 import msgspec
 
 from gateway.errors import TrainerError
-from gateway.records import FinishReason, TrainingSample, VersionSpan
+from gateway.records import FinishReason, Teaching, TrainingSample, VersionSpan
+
+
+class Taught(msgspec.Struct, frozen=True, kw_only=True):
+    """A teacher's log-probabilities at temperature 1, a value or a row a sampled token."""
+
+    teacher: str
+    lineage_id: UUID | None
+    version: int | None
+    model: str
+    hint: str
+    prompt_len: int
+    logprobs: list[float]
+    top_ids: list[list[int]] = []
+    top_logprobs: list[list[float]] = []
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +52,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[int]
     rule: str | None = None
     group: str | None = None
+    depth: int = 0
     state: str = "ready"
     reason: str | None = None
+    teaching: Taught | None = None
+    kept: list[list[int]] | None = None
 
 
 def to_line(sample: TrainingSample, state: str = "ready", reason: str | None = None) -> Line:
@@ -62,8 +81,25 @@ def to_line(sample: TrainingSample, state: str = "ready", reason: str | None = N
         versions=[-1] * nothing + versions,
         rule=sample.rule,
         group=sample.group,
+        depth=sample.depth,
         state=state,
         reason=reason,
+        teaching=None if sample.teaching is None else _taught(sample.teaching),
+        kept=None if sample.kept is None else [list(row) for row in sample.kept],
+    )
+
+
+def _taught(teaching: Teaching) -> Taught:
+    return Taught(
+        teacher=teaching.teacher,
+        lineage_id=teaching.lineage_id,
+        version=teaching.version,
+        model=teaching.model,
+        hint=teaching.hint,
+        prompt_len=teaching.prompt_len,
+        logprobs=list(teaching.logprobs),
+        top_ids=[list(row) for row in teaching.top_ids],
+        top_logprobs=[list(row) for row in teaching.top_logprobs],
     )
 
 
@@ -120,4 +156,11 @@ def _sample(line: Line) -> TrainingSample:
         arrived_at=line.arrived_at,
         rule=line.rule,
         group=line.group,
+        depth=line.depth,
+        teaching=None if line.teaching is None else _teaching(line.teaching),
+        kept=line.kept,
     )
+
+
+def _teaching(taught: Taught) -> Teaching:
+    return Teaching(**{name: getattr(taught, name) for name in taught.__struct_fields__})

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from statistics import fmean
+from collections.abc import Callable
 from uuid import UUID
 
-from gateway.errors import NonFinite, NotLeader, StoreError, TrainerError
-from gateway.records import PolicyKind, PolicyRef, StepRecord, new_id
+from gateway.errors import NonFinite, NotLeader, RankLost, StoreError, TrainerError
+from gateway.records import PolicyRef, StepRecord, new_id
 from gateway.store.policies import PolicyStore
 from gateway.store.samples import SampleStore
 from gateway.telemetry import get_logger
@@ -31,7 +31,10 @@ from trainer.compute import Compute
 from trainer.config import TrainerConfig
 from trainer.delivery import Delivery, within
 from trainer.learner import ALARM, Learner
+from trainer.lives import Lives
+from trainer.metrics import Recorder
 from trainer.sampling import Claim, Sampler
+from trainer.spent import Spent
 
 log = get_logger(__name__)
 
@@ -51,12 +54,17 @@ class Trainer:
         delivery: Delivery,
         compute: Compute,
         stop: asyncio.Event,
+        lives: Lives,
+        recorder: Recorder | None = None,
+        paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self._lineage_id, self._config = lineage_id, config
         self._samples, self._policies, self._sampler = samples, policies, sampler
         self._learner, self._delivery, self._compute = learner, delivery, compute
         self._stop, self._wake = stop, asyncio.Event()
+        self._lives, self._recorder, self._spent = lives, recorder, Spent()
         self._failures = 0
+        self._paused, self._held = paused, False
         self.report: dict[str, object] = {"leads": False}
 
     def wake(self) -> None:
@@ -83,9 +91,15 @@ class Trainer:
         log.info("leads", lineage=str(self._lineage_id), epoch=epoch)
         try:
             await self._samples.release(self._lineage_id, epoch)
+            await self._sampler.cut(epoch, time.time(), start=True)
             live = await self._delivery.resume(epoch)
             while not self._stop.is_set() and await leadership.still_leader():
-                self.report = {"leads": True, "epoch": epoch, "live": live.version}
+                self.report = {
+                    "leads": True,
+                    "epoch": epoch,
+                    "live": live.version,
+                    "paused": self._paused(),
+                }
                 live = await self._round(epoch, live)
             await self._samples.release(self._lineage_id, epoch)
         finally:
@@ -95,57 +109,75 @@ class Trainer:
     async def _round(self, epoch: int, live: PolicyRef) -> PolicyRef:
         """One version, or a wait for samples; the version that is live then."""
         self._wake.clear()
-        claim = await self._sampler.claim(epoch, live.version, time.time())
-        if claim is None:
+        if self._paused():
+            self._held = True
             await within(self._config.poll_s, self._wake, self._stop)
+            return live
+        with self._spent.on("claim"):
+            # After a pause a line is found as by a new leader.
+            await self._sampler.cut(epoch, time.time(), start=self._held)
+            self._held = False
+            claim = await self._sampler.claim(epoch, live.version, time.time())
+        if claim is None:
+            with self._spent.on("wait"):
+                await within(self._config.poll_s, self._wake, self._stop)
             return live
         try:
             candidate = await self._step(epoch, live, claim)
         except StepAbandoned:
             return live
+        except RankLost:
+            await self._samples.release(self._lineage_id, epoch)
+            raise
         except (NonFinite, OSError) as error:
             await self._failed(epoch, claim, error)
             return await self._delivery.resume(epoch)
         self._failures = 0
-        return await self._delivery.publish(epoch, live, candidate)
+        with self._spent.on("publish"):
+            return await self._delivery.publish(epoch, live, candidate)
 
     async def _step(self, epoch: int, live: PolicyRef, claim: Claim) -> PolicyRef:
         """Train on a claim; the candidate that Postgres names then."""
         started = time.time()
-        metrics = await self._compute.run(
-            lambda: self._learner.train(claim.samples, self._stop.is_set)
-        )
-        metrics |= {"lag_max": max(claim.lags), "lag_mean": fmean(claim.lags)}
+        with self._spent.on("train"):
+            metrics = await self._compute.run(
+                lambda: self._learner.train(claim.samples, self._stop.is_set)
+            )
+        metrics |= claim.figures
         for name in sorted(metrics):
             if name.startswith(ALARM) and metrics[name]:
                 what = name.removeprefix(ALARM)
                 log.warning("unusual_behaviour", what=what, value=round(metrics[what], 6))
         version = await self._policies.allocate_version(self._lineage_id, epoch)
-        written = await self._compute.run(lambda: self._learner.write(version))
+        with self._spent.on("write"):
+            written = await self._compute.run(lambda: self._learner.write(version))
+        # What publishing took is that of the version before.
+        metrics |= self._spent.figures()
         candidate = PolicyRef(
             lineage_id=self._lineage_id,
             version=version,
-            kind=PolicyKind.LORA,
+            kind=self._learner.kind,
             uri=written.uri,
             checksum=written.checksum,
         )
         ended = time.time()
-        await self._policies.advance(
-            StepRecord(
-                id=new_id(),
-                lineage_id=self._lineage_id,
-                epoch=epoch,
-                from_version=live.version,
-                to_version=version,
-                policy=candidate,
-                checkpoint=written.state,
-                sample_ids=claim.ids,
-                lags=claim.lags,
-                metrics=metrics,
-                started_at=started,
-                ended_at=ended,
-            )
+        step = StepRecord(
+            id=new_id(),
+            lineage_id=self._lineage_id,
+            epoch=epoch,
+            from_version=live.version,
+            to_version=version,
+            policy=candidate,
+            checkpoint=written.state,
+            sample_ids=claim.ids,
+            lags=claim.lags,
+            metrics=metrics,
+            started_at=started,
+            ended_at=ended,
         )
+        await self._policies.advance(step)
+        if self._recorder is not None:
+            self._recorder.stepped(self._lineage_id.hex, version, metrics, claim.lags)
         log.info(
             "trained",
             policy_version=version,
@@ -153,11 +185,14 @@ class Trainer:
             seconds=round(ended - started, 3),
             **{name: round(value, 6) for name, value in metrics.items()},
         )
+        self._lives.trained(step, claim.samples)
         return candidate
 
     async def _failed(self, epoch: int, claim: Claim, error: Exception) -> None:
         """Samples that break a step would break the next: they are dropped. A full disk passes."""
         self._failures += 1
+        if self._recorder is not None:
+            self._recorder.failed(self._lineage_id.hex)
         log.error("step_failed", error=str(error), failures=self._failures)
         if isinstance(error, NonFinite):
             await self._samples.drop(

@@ -1,9 +1,9 @@
-"""From samples to padded micro-batches.
+"""From samples to micro-batches.
 
-Sequences are padded on the right, where a causal model never looks back from, so no mask is
-needed and padding cannot change a number. Sampled tokens are addressed by their place in the
-flattened hidden states, so that logits are only ever made where a token was sampled. Turns of one
-chain share a sequence: one forward pass for all of a session, the same gradients.
+Turns of one chain share a sequence: one forward pass for all of a session, the same gradients.
+Sequences share a row where the model can keep them apart by their positions; the rest of a row is
+padding, on the right, where a causal model never looks back from. Sampled tokens are addressed by
+their place in the flattened hidden states, so that logits are only ever made where one was sampled.
 """
 
 from __future__ import annotations
@@ -12,68 +12,15 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from gateway.errors import TrainerError
 from gateway.records import TrainingSample
 from trainer.chains import chains
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """One forward pass.
-
-    `ids` [b, T] int64. `places` [N] are rows of the hidden states flattened to [b * T, H]: the
-    position before each sampled token. `targets` [N] int64, `behaviour`, `advantages`,
-    `temperature` and `lags` (versions) [N] float32, `samples` [N] int64 the index of the sample in
-    the whole batch. `proximal` [N] where it was measured beforehand.
-    """
-
-    ids: Tensor
-    places: Tensor
-    targets: Tensor
-    behaviour: Tensor
-    advantages: Tensor
-    temperature: Tensor
-    lags: Tensor
-    samples: Tensor
-    proximal: Tensor | None = None
-
-    def to(self, device: str) -> MicroBatch:
-        fields: dict[str, Any] = {
-            name: None if (value := getattr(self, name)) is None else value.to(device)
-            for name in self.__slots__
-        }
-        return MicroBatch(**fields)
-
-
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
-    """All of a step. `samples` is counted before anything is left out."""
-
-    micro: tuple[MicroBatch, ...]
-    samples: int
-
-    @property
-    def tokens(self) -> int:
-        """Sampled tokens."""
-        return sum(micro.targets.numel() for micro in self.micro)
-
-    @property
-    def forward_tokens(self) -> int:
-        """Ids that a forward pass of all of it reads, padding included."""
-        return sum(micro.ids.numel() for micro in self.micro)
-
-    def with_proximal(self, proximal: Sequence[Tensor]) -> PackedBatch:
-        """The same with the proximal log-probabilities of each micro-batch."""
-        micro = tuple(
-            replace(one, proximal=log.detach().cpu())
-            for one, log in zip(self.micro, proximal, strict=True)
-        )
-        return PackedBatch(micro, self.samples)
+from trainer.lessons import Teacher, misfit
+from trainer.micro_batch import MicroBatch, PackedBatch
+from trainer.rows import fill, group_by_length
 
 
 def defect(sample: TrainingSample, *, vocab: int, max_tokens: int) -> str | None:
@@ -93,7 +40,24 @@ def defect(sample: TrainingSample, *, vocab: int, max_tokens: int) -> str | None
         return "id_outside_vocabulary"
     if not all(math.isfinite(value) and value <= 1e-3 for value in sample.logprobs):
         return "logprob_not_finite"
-    return None if sample.temperature > 0 else "temperature_zero"
+    if not sample.temperature > 0:
+        return "temperature_zero"
+    if sample.kept is not None and (reason := _truncation(sample, sample.kept, vocab)):
+        return reason
+    return (
+        None if sample.teaching is None else misfit(sample.teaching, len(sample.sampled_ids), vocab)
+    )
+
+
+def _truncation(sample: TrainingSample, kept: Sequence[Sequence[int]], vocab: int) -> str | None:
+    """Why the sets that tokens were sampled from cannot be theirs, or None."""
+    if len(kept) != len(sample.sampled_ids):
+        return "kept_set_mismatch"
+    if not all(token in row for token, row in zip(sample.sampled_ids, kept, strict=True)):
+        return "kept_set_mismatch"
+    if min(map(min, kept)) < 0 or max(map(max, kept)) >= vocab:
+        return "id_outside_vocabulary"
+    return None
 
 
 def pack(
@@ -104,24 +68,41 @@ def pack(
     budget: int,
     version: int = 0,
     first: int = 0,
+    taught: Sequence[float] | None = None,
+    top_k: bool = False,
+    shared: bool = False,
 ) -> PackedBatch:
     """Pack samples with their token advantages ([R] each) into micro-batches.
 
-    At most `budget` padded tokens a micro-batch, except that one sequence always fits. `version`
-    is the one that the step starts from, `first` the index of the first sample. Raises
-    TrainerError on a sample that `defect` would have refused.
+    At most `budget` tokens a micro-batch, padding included, except that one sequence always fits.
+    With `shared` a row may hold several, each with positions of its own. `version` is the one that
+    the step starts from, `first` the index of the first sample, `taught` what the teacher of each
+    sample counts, `top_k` whether over all tokens that it named. Raises TrainerError on a sample
+    that `defect` would have refused.
     """
     for sample, gains in zip(samples, advantages, strict=True):
         reason = defect(sample, vocab=vocab, max_tokens=2**31)
         if reason or len(gains) != len(sample.sampled_ids):
             raise TrainerError(f"sample {sample.id} cannot be packed: {reason or 'advantages'}")
-    rows = chains(samples)
-    groups = group_by_length([_length(samples[row[-1]]) for row in rows], budget)
-    micro = tuple(
-        _micro([[_Turn(i + first, samples[i], advantages[i]) for i in rows[r]] for r in g], version)
-        for g in groups
-    )
-    return PackedBatch(micro, len(samples))
+    sequences = chains(samples)
+    lessons = None if taught is None else Teacher.of(samples, taught, top_k=top_k)
+    lengths = [_length(samples[sequence[-1]]) for sequence in sequences]
+    alone = ([[index] for index in group] for group in group_by_length(lengths, budget))
+    micro = []
+    for rows in fill(lengths, budget) if shared else alone:
+        turns = [
+            [
+                [_Turn(i + first, samples[i], advantages[i]) for i in sequences[index]]
+                for index in row
+            ]
+            for row in rows
+        ]
+        one = _micro(turns, version)
+        if lessons is not None:
+            told = lessons.of_turns([i for row in rows for index in row for i in sequences[index]])
+            one = replace(one, lesson=told)
+        micro.append(one)
+    return PackedBatch(tuple(micro), len(samples))
 
 
 def minibatches(
@@ -132,6 +113,9 @@ def minibatches(
     vocab: int,
     budget: int,
     version: int = 0,
+    taught: Sequence[float] | None = None,
+    top_k: bool = False,
+    shared: bool = False,
 ) -> tuple[PackedBatch, ...]:
     """The same in at most `count` batches of nearly equal numbers of samples, in order."""
     total = len(samples)
@@ -145,23 +129,12 @@ def minibatches(
             budget=budget,
             version=version,
             first=low,
+            taught=None if taught is None else taught[low:high],
+            top_k=top_k,
+            shared=shared,
         )
         for low, high in itertools.pairwise(edges)
     )
-
-
-def group_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices of sequences that share a forward pass, longest first to keep padding small."""
-    group: list[int] = []
-    longest = 0
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if group and longest * (len(group) + 1) > budget:
-            yield group
-            group = []
-        longest = lengths[index] if not group else longest
-        group.append(index)
-    if group:
-        yield group
 
 
 def _length(sample: TrainingSample) -> int:
@@ -176,10 +149,11 @@ class _Turn:
     advantages: Sequence[float]
 
 
-def _micro(rows: Sequence[Sequence[_Turn]], version: int) -> MicroBatch:
-    """Each row the turns of a chain, the longest last."""
-    width = max(_length(row[-1].sample) for row in rows)
+def _micro(rows: Sequence[Sequence[Sequence[_Turn]]], version: int) -> MicroBatch:
+    """Each row sequences end to end, each of them the turns of a chain, the longest last."""
+    width = max(sum(_length(chain[-1].sample) for chain in row) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    positions = torch.arange(width).repeat(len(rows), 1)
     places: list[int] = []
     targets: list[int] = []
     behaviour: list[float] = []
@@ -187,12 +161,14 @@ def _micro(rows: Sequence[Sequence[_Turn]], version: int) -> MicroBatch:
     temperature: list[float] = []
     lags: list[int] = []
     owners: list[int] = []
-    for number, row in enumerate(rows):
-        longest = row[-1].sample
+    for number, start, chain in _placed(rows):
+        longest = chain[-1].sample
         whole = [*longest.prompt_ids, *longest.sampled_ids][:-1]
-        ids[number, : len(whole)] = torch.tensor(whole)
-        for turn in row:
-            first = number * width + len(turn.sample.prompt_ids) - 1
+        ids[number, start : start + len(whole)] = torch.tensor(whole)
+        # What follows in the row, padding too, counts from here on, until a sequence begins anew.
+        positions[number, start:] = torch.arange(width - start)
+        for turn in chain:
+            first = number * width + start + len(turn.sample.prompt_ids) - 1
             count = len(turn.sample.sampled_ids)
             places.extend(range(first, first + count))
             targets.extend(turn.sample.sampled_ids)
@@ -210,7 +186,36 @@ def _micro(rows: Sequence[Sequence[_Turn]], version: int) -> MicroBatch:
         temperature=torch.tensor(temperature, dtype=torch.float32),
         lags=torch.tensor(lags, dtype=torch.float32),
         samples=torch.tensor(owners),
+        kept=_kept([turn.sample for row in rows for chain in row for turn in chain]),
+        positions=positions if any(len(row) > 1 for row in rows) else None,
     )
+
+
+def _placed(
+    rows: Sequence[Sequence[Sequence[_Turn]]],
+) -> Iterator[tuple[int, int, Sequence[_Turn]]]:
+    """The row and the place in it at which each chain begins."""
+    for number, row in enumerate(rows):
+        start = 0
+        for chain in row:
+            yield number, start, chain
+            start += _length(chain[-1].sample)
+
+
+def _kept(samples: Sequence[TrainingSample]) -> torch.Tensor | None:
+    """[N, M] of the tokens end to end; None where no sample was truncated."""
+    widest = max((len(row) for sample in samples for row in sample.kept or ()), default=0)
+    if not widest:
+        return None
+    rows = [
+        row
+        for sample in samples
+        for row in (((),) * len(sample.sampled_ids) if sample.kept is None else sample.kept)
+    ]
+    found = torch.full((len(rows), widest), -1, dtype=torch.int64)
+    for place, row in enumerate(rows):
+        found[place, : len(row)] = torch.tensor(list(row), dtype=torch.int64)
+    return found
 
 
 def _lags(sample: TrainingSample, version: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from gateway.records import SampleHead, TrainingSample
@@ -29,14 +29,12 @@ async def preview(
     store: SampleStore, sampler: Sampler, *, live_version: int, now: float
 ) -> Preview:
     """Go through the rounds of a claim without leasing or dropping anything."""
-    heads, waiting = await sampler.line(live_version)
+    line = await sampler.line(live_version)
     reasons: dict[SampleHead, str] = {}
     while True:
-        left = [head for head in heads if head not in reasons]
-        choice = sampler.choice(left, waiting, live_version, now)
-        reasons |= dict.fromkeys(choice.stale, "stale") | dict.fromkeys(
-            choice.neutral, "score_zero"
-        )
+        left = [head for head in line.heads if head not in reasons]
+        choice = sampler.choice(replace(line, heads=left), live_version, now)
+        reasons |= choice.dropped
         loaded = {sample.id: sample for sample in await store.load([h.id for h in choice.chosen])}
         refused = {
             head: reason
@@ -47,10 +45,12 @@ async def preview(
             break
         reasons |= refused
     chosen = {head.id for head in choice.chosen}
-    others = {head.turn_id: reasons.get(head, "later") for head in heads if head.id not in chosen}
+    others = {
+        head.turn_id: reasons.get(head, "later") for head in line.heads if head.id not in chosen
+    }
     return Preview(
         chosen=tuple(loaded[head.id] for head in choice.chosen),
         due=choice.due,
         others=others,
-        waiting=len(waiting),
+        waiting=len(line.waiting),
     )

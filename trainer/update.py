@@ -13,7 +13,7 @@ from gateway.errors import NonFinite
 from trainer.backends.base import Backend, StepAbandoned
 from trainer.config import LossSettings
 from trainer.losses import Size, joined, kl_moved, measure, policy_loss
-from trainer.packing import PackedBatch
+from trainer.micro_batch import PackedBatch
 
 #: Halvings after which even a divergence of thousands of nats is within every bound.
 _HALVINGS = 24
@@ -38,12 +38,19 @@ def update(
     With several, the proximal policy is measured before the first. Raises NonFinite or
     StepAbandoned, then nothing has changed.
     """
-    before = backend.snapshot()
+    # A single step that is not bounded changes nothing where it fails: it needs no way back.
+    undone = len(batches) > 1 or settings.max_step_kl is not None
+    before = backend.snapshot() if undone else None
     old: list[Tensor] | None = None
     if len(batches) > 1:
         measured = [backend.logprobs(batch) for batch in batches]
         old = [log for logs in measured for log in logs]
-        batches = [batch.with_proximal(logs) for batch, logs in zip(batches, measured, strict=True)]
+        batches = [
+            batch.with_proximal(
+                logs, backend.logprobs(batch.at_temperature(1.0)) if batch.taught else None
+            )
+            for batch, logs in zip(batches, measured, strict=True)
+        ]
     outcomes = []
     try:
         for batch in batches:
@@ -61,7 +68,8 @@ def update(
             moved = hold(backend, before, batches, start, settings.max_step_kl)
             metrics |= {"step_kl": moved.kl, "step_share": moved.share}
     except (NonFinite, StepAbandoned):
-        backend.rewind(before)
+        if undone:
+            backend.rewind(before)
         raise
     return metrics
 

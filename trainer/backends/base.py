@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from torch import Tensor
 from gateway.errors import TrainerError
 from gateway.records import PolicyKind
 from trainer.losses import TokenLoss, Tokens
-from trainer.packing import PackedBatch
+from trainer.micro_batch import PackedBatch
 
 
 class StepAbandoned(TrainerError):
@@ -53,7 +53,11 @@ class StepOutcome:
 
 
 class Backend(Protocol):
-    """One policy with its optimizer. Blocking; one thread at a time."""
+    """One policy with its optimizer. Blocking; one thread at a time.
+
+    Where several ranks share a policy, every method is called by all of them with the same
+    arguments, and gives the same on each; files are written to a directory that all of them see.
+    """
 
     @property
     def kind(self) -> PolicyKind: ...
@@ -67,6 +71,16 @@ class Backend(Protocol):
         ...
 
     @property
+    def shares_rows(self) -> bool:
+        """Whether a row may hold several sequences, told apart by their positions."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """Micro-batches that are computed at a time, each by ranks of its own."""
+        ...
+
+    @property
     def tolerance(self) -> float:
         """How far a log-probability of an engine of the same precision may be off, in nats."""
         ...
@@ -76,7 +90,8 @@ class Backend(Protocol):
     ) -> StepOutcome:
         """One optimizer step on the whole batch; the gradient does not depend on its packing.
 
-        The proximal policy is the one that the batch brings, or the one before the step. Raises
+        The proximal policy is the one that the batch brings, or the one before the step; so is
+        the student of a batch that is taught, at temperature 1. Raises
         NonFinite, or StepAbandoned once `cancelled()` is true; either way nothing has changed.
         """
         ...
@@ -98,19 +113,29 @@ class Backend(Protocol):
         ...
 
     def reference_logprobs(self, batch: PackedBatch) -> list[Tensor]:
-        """The same under the reference policy."""
+        """The same under the reference policy. Raises TrainerError where none is kept."""
         ...
 
     def score(self, probes: Sequence[Probe]) -> list[list[float]]:
         """Log-probabilities of ids[start:] of each probe at temperature 1."""
         ...
 
+    def iter_hf_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights of the policy by their Hugging Face names, one at a time, on the CPU.
+
+        Adapters are merged. What an engine is given that takes weights rather than files.
+        """
+        ...
+
     def export(self, directory: Path) -> None:
         """Write the policy as engines load it."""
         ...
 
-    def save(self, directory: Path) -> None:
-        """Write what, with the exported policy, continues to the same losses."""
+    def save(self, directory: Path) -> Callable[[], None]:
+        """Write what, with the exported policy, continues to the same losses.
+
+        What waits for the end of it, and raises OSError: other calls may come before.
+        """
         ...
 
     def load(self, policy: Path, state: Path) -> None:

@@ -1,82 +1,70 @@
-"""Hugging Face causal models with a peft LoRA adapter, on one CPU or GPU.
+"""Hugging Face causal models on one CPU or GPU, or on many: a LoRA adapter, or all weights.
 
-The reference policy is the same model with the adapter off: no second copy. With one optimizer
-step a batch the proximal policy is the current one detached: no forward pass of its own. The
-trunk runs on whole sequences, the output layer only where a token was sampled, a chunk at a time,
-so that logits of a long sequence are never held whole.
+In a world of several ranks the weights are spread over them by FSDP2, and each computes its share
+of the micro-batches. With one optimizer step a batch the proximal policy is the current one
+detached: no forward pass of its own. The trunk runs on whole sequences, the output layer only where
+a token was sampled, a chunk at a time, so that logits of a long sequence are never held whole.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from gateway.device import Device
-from gateway.errors import ConfigError, NonFinite
 from gateway.records import PolicyKind
 from trainer.backends.base import Probe, StepAbandoned, StepOutcome
-from trainer.backends.vocabulary import Vocabulary
+from trainer.backends.full import FullWeights
+from trainer.backends.lora import LoraWeights
+from trainer.backends.optimizer import Optimizer, Snapshot
+from trainer.backends.sharding import Sharding, summed
+from trainer.backends.shared_rows import keeps_apart
+from trainer.backends.vocabulary import Terms, tokens_of
+from trainer.backends.weights import Weights, precision
 from trainer.config import TrainerConfig
+from trainer.distributed import World, split
 from trainer.losses import TokenLoss, Tokens, joined
-from trainer.packing import MicroBatch, PackedBatch, group_by_length
-
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    weights: dict[str, Tensor]
-    moments: dict[str, dict[str, Tensor]]
-    steps: int
+from trainer.micro_batch import MicroBatch, PackedBatch
+from trainer.rows import group_by_length
 
 
 class TorchBackend:
-    """LoRA on a frozen model; see `trainer.backends.base.Backend`. Nothing in a step is random."""
+    """See `trainer.backends.base.Backend`. Nothing in a step is random."""
 
-    kind = PolicyKind.LORA
-
-    def __init__(self, model: Path, config: TrainerConfig, device: Device) -> None:
+    def __init__(
+        self,
+        model: Path,
+        config: TrainerConfig,
+        device: Device,
+        kind: PolicyKind = PolicyKind.LORA,
+        world: World | None = None,
+    ) -> None:
         """Load the base model. Raises ConfigError where it cannot be trained exactly."""
         self._config, self._device = config, device
+        self._world = world or World.alone()
         if device == "cpu" and config.threads:
             torch.set_num_threads(config.threads)
-        self._causal = _load(model, config, device)
-        if "lm_head" in config.lora.target_modules:
-            raise ConfigError("trainer.lora.target_modules: the output layer carries no adapter")
-        lora = LoraConfig(
-            task_type="CAUSAL_LM",
-            r=config.lora.rank,
-            lora_alpha=config.lora.alpha,
-            target_modules=list(config.lora.target_modules),
+        if device == "cuda" and self._world.size > 1:
+            torch.cuda.set_device(self._world.here.local_rank)  # a thread's own
+        self._sharding = Sharding(self._world, config, device) if self._world.size > 1 else None
+        make = FullWeights if kind is PolicyKind.FULL else LoraWeights
+        self._weights: Weights = make(model, config, device, self._sharding)
+        self._network = self._weights.network
+        self._optimizer = Optimizer(
+            self._weights.trained, config.optimizer, aside=kind is PolicyKind.FULL
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self._peft = get_peft_model(self._causal, lora)
-        self._peft.eval()
-        self._trunk = getattr(self._causal, self._causal.base_model_prefix)
-        self._head = self._causal.get_output_embeddings()
-        self._vocabulary = Vocabulary(self._head, config.head_chunk)
-        self._trained = {
-            name: weight for name, weight in self._peft.named_parameters() if weight.requires_grad
-        }
-        self._fresh = {name: weight.detach().clone() for name, weight in self._trained.items()}
-        self._steps = 0
-        self._optimizer = self._new_optimizer()
+        self._shares_rows = keeps_apart(self._network, device)
+
+    @property
+    def kind(self) -> PolicyKind:
+        return self._weights.kind
 
     @property
     def vocab_size(self) -> int:
-        return int(self._head.weight.shape[0])
+        return int(self._network.head.weight.shape[0])
 
     @property
     def budget(self) -> int:
@@ -84,76 +72,69 @@ class TorchBackend:
         return self._config.micro_batch_tokens or (256 if self._device == "cpu" else 16_384)
 
     @property
+    def shares_rows(self) -> bool:
+        return self._shares_rows
+
+    @property
+    def ranks(self) -> int:
+        return self._world.size
+
+    @property
     def tolerance(self) -> float:
-        return 0.02 if self._head.weight.dtype == torch.float32 else 0.5
+        return 0.02 if precision(self._config, self._device) == torch.float32 else 0.5
 
     def step(
         self, batch: PackedBatch, loss: TokenLoss, cancelled: Callable[[], bool]
     ) -> StepOutcome:
-        seen: list[Tokens] = []
+        seen: dict[int, Tokens] = {}
         total = 0.0
+        turns = self._turns(batch)
         try:
-            for micro in batch.micro:
-                if cancelled():
-                    raise StepAbandoned("the step was asked to end")
-                tokens = self._tokens(micro.to(self._device))
-                value = loss(tokens)
+            references = self._references(turns, cancelled)
+            for (place, micro), reference in zip(turns, references, strict=True):
+                self._go_on(cancelled)
+                tokens = self._tokens(micro.to(self._device), reference)
+                # An idle pass has no token: its gradients are 0, and other ranks wait for them.
+                value = tokens.current.sum() if place is None else loss(tokens)
                 value.backward()  # type: ignore[no-untyped-call]
-                total += float(value.detach())
-                seen.append(tokens.detached())
-            weights = list(self._trained.values())
-            norm = float(
-                torch.nn.utils.clip_grad_norm_(weights, self._config.optimizer.max_grad_norm)
-            )
-            if not (math.isfinite(norm) and math.isfinite(total)):
-                raise NonFinite(f"loss {total}, gradient norm {norm}")
-            lr = self._learning_rate()
-            for group in self._optimizer.param_groups:
-                group["lr"] = lr
-            self._optimizer.step()
+                if place is not None:
+                    total += float(value.detach())
+                    seen[place] = tokens.detached()
+            if self._sharding is not None:
+                summed(weight.grad for weight in self._weights.trained.values())
+            total = self._world.total(total)
+            norm, lr = self._optimizer.step(total)
         finally:
-            self._optimizer.zero_grad(set_to_none=True)
-        self._steps += 1
-        return StepOutcome(loss=total, grad_norm=norm, lr=lr, tokens=joined(seen))
+            self._optimizer.forget_gradients()
+        whole = self._world.collect(seen, len(batch.micro))
+        return StepOutcome(loss=total, grad_norm=norm, lr=lr, tokens=joined(whole))
 
     def snapshot(self) -> object:
-        return _Snapshot(
-            weights={name: weight.detach().clone() for name, weight in self._trained.items()},
-            moments={
-                name: {kind: self._optimizer.state[weight][kind].clone() for kind in _MOMENTS}
-                for name, weight in self._trained.items()
-                if weight in self._optimizer.state
-            },
-            steps=self._steps,
-        )
+        return self._optimizer.snapshot()
 
-    @torch.no_grad()
     def rewind(self, snapshot: object) -> None:
-        assert isinstance(snapshot, _Snapshot)
-        for name, weight in self._trained.items():
-            weight.copy_(snapshot.weights[name])
-        self._optimizer = self._new_optimizer()
-        for name, state in snapshot.moments.items():
-            self._optimizer.state[self._trained[name]] = {
-                kind: value.clone() for kind, value in state.items()
-            }
-        self._steps = snapshot.steps
+        assert isinstance(snapshot, Snapshot)
+        self._optimizer.rewind(snapshot)
 
-    @torch.no_grad()
     def shrink(self, snapshot: object, share: float) -> None:
-        assert isinstance(snapshot, _Snapshot)
-        for name, weight in self._trained.items():
-            before = snapshot.weights[name]
-            weight.copy_(before + share * (weight - before))
+        assert isinstance(snapshot, Snapshot)
+        self._optimizer.shrink(snapshot, share)
 
-    @torch.no_grad()
     def logprobs(self, batch: PackedBatch) -> list[Tensor]:
-        return [self._current(micro.to(self._device)) for micro in batch.micro]
+        return self._logprobs(batch, reference=False)
+
+    def reference_logprobs(self, batch: PackedBatch) -> list[Tensor]:
+        with self._weights.reference():
+            return self._logprobs(batch, reference=True)
 
     @torch.no_grad()
-    def reference_logprobs(self, batch: PackedBatch) -> list[Tensor]:
-        with self._peft.disable_adapter():
-            return [self._current(micro.to(self._device)) for micro in batch.micro]
+    def _logprobs(self, batch: PackedBatch, *, reference: bool) -> list[Tensor]:
+        found = {}
+        for place, micro in self._turns(batch):
+            log = self._network(self._network.chosen, micro.to(self._device), reference=reference)
+            if place is not None:
+                found[place] = log.cpu()
+        return self._world.collect(found, len(batch.micro))
 
     @torch.no_grad()
     def score(self, probes: Sequence[Probe]) -> list[list[float]]:
@@ -163,112 +144,72 @@ class TorchBackend:
             ids = torch.zeros(len(group), width, dtype=torch.int64, device=self._device)
             for row, index in enumerate(group):
                 ids[row, : len(probes[index].ids)] = torch.tensor(probes[index].ids)
-            hidden = self._trunk(input_ids=ids, use_cache=False).last_hidden_state
-            for row, index in enumerate(group):
-                start, end = probes[index].start, len(probes[index].ids)
-                ones = torch.ones(end - start, device=self._device)
-                log = self._vocabulary.chosen(
-                    hidden[row, start - 1 : end - 1], ids[row, start:end], ones
-                )
+            spans = [
+                (row, probes[index].start, len(probes[index].ids))
+                for row, index in enumerate(group)
+            ]
+            found = self._network(self._network.scores, ids, spans)
+            for index, log in zip(group, found, strict=True):
                 scores[index] = log.tolist()
         return scores
 
-    def export(self, directory: Path) -> None:
-        state = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
-        weights = {name: weight.detach().cpu().contiguous() for name, weight in state.items()}
-        save_file(weights, directory / "adapter_model.safetensors", metadata={"format": "pt"})
-        self._peft.peft_config["default"].save_pretrained(str(directory))
+    def iter_hf_weights(self) -> Iterator[tuple[str, Tensor]]:
+        return self._weights.iter_hf_weights()
 
-    def save(self, directory: Path) -> None:
-        moments = {
-            f"{kind}.{name}": self._optimizer.state[weight][kind].detach().cpu().contiguous()
-            for name, weight in self._trained.items()
-            if weight in self._optimizer.state
-            for kind in _MOMENTS
-        }
-        save_file(moments, directory / "optimizer.safetensors")
-        (directory / "optimizer.json").write_text(json.dumps({"steps": self._steps}))
+    def export(self, directory: Path) -> None:
+        self._weights.export(directory)
+
+    def save(self, directory: Path) -> Callable[[], None]:
+        return self._optimizer.save(directory, self._sharding)
 
     def load(self, policy: Path, state: Path) -> None:
-        weights = load_file(policy / "adapter_model.safetensors")
-        own = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
-        if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in own.items()}:
-            raise ConfigError(f"{policy} is an adapter of another shape than trainer.lora says")
-        set_peft_model_state_dict(self._peft, weights)
-        self._optimizer = self._new_optimizer()
-        for key, value in load_file(state / "optimizer.safetensors").items():
-            kind, _, name = key.partition(".")
-            weight = self._trained[name]
-            on = "cpu" if kind == "step" else self._device
-            self._optimizer.state[weight][kind] = value.to(on)
-        self._steps = int(json.loads((state / "optimizer.json").read_text())["steps"])
+        with self._world.together():  # Or who finds no files is waited for in what follows.
+            self._weights.load(policy)
+        self._optimizer.load(state)
 
-    @torch.no_grad()
     def reset(self) -> None:
-        for name, weight in self._trained.items():
-            weight.copy_(self._fresh[name])
-        self._steps = 0
-        self._optimizer = self._new_optimizer()
+        self._weights.reset()
+        self._optimizer.reset()
 
-    def _new_optimizer(self) -> torch.optim.AdamW:
-        settings = self._config.optimizer
-        return torch.optim.AdamW(
-            list(self._trained.values()),
-            lr=settings.lr,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
+    def _turns(self, batch: PackedBatch) -> list[tuple[int | None, MicroBatch]]:
+        """What this rank computes of a batch, and where each stands in it."""
+        return split(batch.micro, self._world.rank, self._world.size)
 
-    def _learning_rate(self) -> float:
-        settings = self._config.optimizer
-        return settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup_steps))
+    def _go_on(self, cancelled: Callable[[], bool]) -> None:
+        if self._world.any(cancelled()):
+            raise StepAbandoned("the step was asked to end")
 
-    def _hidden(self, micro: MicroBatch) -> Tensor:
-        """Final hidden states [N, H] from which the sampled tokens are predicted."""
-        states = self._trunk(input_ids=micro.ids, use_cache=False).last_hidden_state
-        picked: Tensor = states.flatten(0, 1)[micro.places]
-        return picked
+    def _references(
+        self, turns: Sequence[tuple[int | None, MicroBatch]], cancelled: Callable[[], bool]
+    ) -> Sequence[Tensor | None]:
+        """States [N, H] of the reference policy a micro-batch, on the CPU; None: made in passing.
 
-    def _current(self, micro: MicroBatch) -> Tensor:
-        return self._vocabulary.chosen(self._hidden(micro), micro.targets, micro.temperature)
+        Where other weights have to be brought in, they are brought in once a step.
+        """
+        if self._weights.inline or not self._config.loss.kl_coef:
+            return [None] * len(turns)
+        found = []
+        with torch.no_grad(), self._weights.reference():
+            for _, micro in turns:
+                self._go_on(cancelled)
+                found.append(self._network(self._network.hidden, micro.to(self._device)).cpu())
+        return found
 
-    def _tokens(self, micro: MicroBatch) -> Tokens:
+    def _tokens(self, micro: MicroBatch, reference: Tensor | None = None) -> Tokens:
         """What the loss sees of a micro-batch, gradients attached."""
-        settings, reference = self._config.loss, None
-        if settings.kl_coef:
-            with torch.no_grad(), self._peft.disable_adapter():
-                reference = self._hidden(micro)
-        terms = self._vocabulary.terms(
-            self._hidden(micro),
-            reference,
-            micro.targets,
-            micro.temperature,
-            exact=settings.kl == "exact",
-            undecided=settings.entropy_coef > 0,
+        settings, network = self._config.loss, self._network
+        if reference is not None:
+            reference = reference.to(self._device)
+        elif settings.kl_coef:
+            with torch.no_grad(), self._weights.reference():
+                reference = network(network.hidden, micro)
+        terms = Terms(
+            *network(
+                network.terms,
+                micro,
+                reference,
+                exact=settings.kl == "exact",
+                undecided=settings.entropy_coef > 0,
+            )
         )
-        return Tokens(
-            current=terms.current,
-            proximal=terms.current.detach() if micro.proximal is None else micro.proximal,
-            behaviour=micro.behaviour,
-            advantages=micro.advantages,
-            entropy=terms.entropy,
-            samples=micro.samples,
-            lags=micro.lags,
-            reference=terms.reference,
-            kl=terms.kl,
-        )
-
-
-def _load(model: Path, config: TrainerConfig, device: Device) -> Any:
-    """The frozen model in the configured precision."""
-    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    default = torch.bfloat16 if device == "cuda" else torch.float32
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    causal: Any = AutoModelForCausalLM.from_pretrained(
-        str(model), dtype=kinds.get(config.dtype, default), local_files_only=True
-    )
-    for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-        if getattr(causal.config, name, None) not in (None, 1, 1.0):
-            raise ConfigError(f"{model}: models with {name} cannot be trained")
-    return causal.to(device)
+        return tokens_of(micro, terms)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from trainer.credit.assign import Credit, assign, rule_shares
 from trainer.credit.binary import binary
-from trainer.credit.discount import discounted
-from trainer.credit.distilled import combined, opd
+from trainer.credit.discount import discounted, returns
 from trainer.credit.group import Groups, grouped
 from trainer.credit.running import Baseline, Running
 
@@ -16,9 +15,8 @@ __all__ = [
     "Running",
     "assign",
     "binary",
-    "combined",
     "discounted",
     "grouped",
-    "opd",
+    "returns",
     "rule_shares",
 ]

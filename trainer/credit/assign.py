@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gateway.records import TrainingSample
 from trainer.config import CreditSettings
 from trainer.credit.binary import binary
+from trainer.credit.discount import returns
 from trainer.credit.group import grouped
 from trainer.credit.running import Baseline
 
@@ -17,14 +18,16 @@ from trainer.credit.running import Baseline
 class Credit:
     """`advantages` [n] by sample, weights included, and the baseline for the next batch.
 
-    `flat_groups` are groups of equal scores, which train nothing; `held` is the share of the
-    positive advantage that was taken from rules that gave too much of it.
+    `taught` [n] is what the teacher of each sample counts, None where none is asked. `flat_groups`
+    are groups of equal scores, which train nothing; `held` is the share of the positive advantage
+    that was taken from rules that gave too much of it.
     """
 
     advantages: tuple[float, ...]
     baseline: Baseline
     flat_groups: int = 0
     held: float = 0.0
+    taught: tuple[float, ...] | None = None
 
 
 def assign(
@@ -32,31 +35,45 @@ def assign(
 ) -> Credit:
     """Advantages times weights: the sample's own, `negative_weight` below a score of 0.
 
-    With `method: grpo`, samples that share a request are compared with each other; one alone is
-    compared with what was to be expected, as with `method: binary`.
+    With `method: grpo`, samples that share a task are compared with each other; one alone is
+    compared with what was to be expected, as with `method: binary`. With `opd` scores count
+    nothing, with `combined` as with `binary`, times `w_rl`.
     """
+    own = returns(samples, settings.discount)
     gains: list[float | None] = [None] * len(samples)
     flat = 0
     if settings.method == "grpo":
         found = grouped(
-            [sample.score for sample in samples],
+            own,
             [sample.group for sample in samples],
             settings.against,
         )
         gains, flat = list(found.advantages), found.flat
     weighed = []
-    for sample, own, group in zip(samples, binary(samples, baseline, settings), gains, strict=True):
-        weight = sample.weight * (settings.negative_weight if sample.score < 0 else 1.0)
-        weighed.append(weight * (own if group is None else group))
+    alone = binary(samples, own, baseline, settings)
+    counts = {"opd": 0.0, "combined": settings.w_rl}.get(settings.method, 1.0)
+    for sample, single, group in zip(samples, alone, gains, strict=True):
+        weight = counts * sample.weight * (settings.negative_weight if sample.score < 0 else 1.0)
+        weighed.append(weight * (single if group is None else group))
     shares = rule_shares(samples, settings.rule_share)
     advantages = tuple(gain * share for gain, share in zip(weighed, shares, strict=True))
     positive = sum(gain for gain, one in zip(weighed, samples, strict=True) if one.score > 0)
     left = sum(gain for gain, one in zip(advantages, samples, strict=True) if one.score > 0)
     return Credit(
         advantages,
-        baseline.after(samples, settings),
+        baseline.after(samples, own, settings),
         flat,
         1 - left / positive if positive > 0 else 0.0,
+        taught(samples, settings),
+    )
+
+
+def taught(samples: Sequence[TrainingSample], settings: CreditSettings) -> tuple[float, ...] | None:
+    """What the teacher of each sample counts [n]: 0 without a hint; None by other methods."""
+    if not settings.taught:
+        return None
+    return tuple(
+        settings.w_opd * sample.weight if sample.teaching is not None else 0.0 for sample in samples
     )
 
 

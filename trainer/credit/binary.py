@@ -16,21 +16,27 @@ from trainer.credit.running import Baseline
 
 
 def binary(
-    samples: Sequence[TrainingSample], baseline: Baseline, settings: CreditSettings
+    samples: Sequence[TrainingSample],
+    gains: Sequence[float],
+    baseline: Baseline,
+    settings: CreditSettings,
 ) -> list[float]:
     """A_i = s_i - (m LOO_i + (1 - m) running_i) [n]; whichever half is unknown is left out.
 
-    LOO_i is the mean score of the others, m is `leave_one_out`. A score of 0 has advantage 0.
+    s_i are the `gains` [n]: scores, or returns where later turns count too. LOO_i is the mean of
+    the others, m is `leave_one_out`. A score of 0 is no verdict: it has advantage 0 and counts in
+    no mean.
     """
-    total, n = sum(sample.score for sample in samples), len(samples)
+    scored = [gain for sample, gain in zip(samples, gains, strict=True) if sample.score]
+    total, n = sum(scored), len(scored)
     advantages = []
-    for sample in samples:
-        others = (total - sample.score) / (n - 1) if n > 1 else None
+    for sample, gain in zip(samples, gains, strict=True):
+        others = (total - gain) / (n - 1) if n > 1 else None
         past = baseline.expected(sample.user, settings.user_prior)
         if others is None or past is None:
             expected = others if past is None else past
         else:
             expected = settings.leave_one_out * others + (1 - settings.leave_one_out) * past
         known = expected if expected is not None else 0.0
-        advantages.append(sample.score - known if sample.score else 0.0)
+        advantages.append(gain - known if sample.score else 0.0)
     return advantages

@@ -3,7 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+
+from gateway.records import TrainingSample
+
+
+def returns(samples: Sequence[TrainingSample], discount: float) -> list[float]:
+    """G [n] of each sample from the scores of its session in the batch; 0 where it scored 0.
+
+    Replies to one request are each followed by the same later turns. At a discount of 0 these are
+    the scores.
+    """
+    found = [sample.score for sample in samples]
+    if not discount:
+        return found
+    order = sorted(range(len(samples)), key=lambda i: (samples[i].session_id, samples[i].depth, i))
+    for _, session in groupby(order, key=lambda i: samples[i].session_id):
+        turns = [list(turn) for _, turn in groupby(session, key=lambda i: samples[i].depth)]
+        depths = [samples[turn[0]].depth for turn in turns]
+        # What follows a turn is the mean of the replies that were given there.
+        means = [sum(samples[i].score for i in turn) / len(turn) for turn in turns]
+        for turn, mean, whole in zip(
+            turns, means, discounted(means, depths, discount), strict=True
+        ):
+            for i in turn:
+                found[i] = samples[i].score + whole - mean if samples[i].score else 0.0
+    return found
 
 
 def discounted(scores: Sequence[float], turns: Sequence[int], discount: float) -> list[float]:

@@ -39,13 +39,20 @@ class Baseline:
             return self.overall.mean
         return (own.count * own.mean + prior * self.overall.mean) / total
 
-    def after(self, samples: Sequence[TrainingSample], settings: CreditSettings) -> Baseline:
-        """The baseline once a batch has been seen."""
+    def after(
+        self,
+        samples: Sequence[TrainingSample],
+        gains: Sequence[float],
+        settings: CreditSettings,
+    ) -> Baseline:
+        """The baseline once a batch has been seen; a score of 0 is no verdict."""
         overall, users = self.overall, dict(self.users)
-        for sample in samples:
-            overall = overall.plus(sample.score, settings.horizon)
+        for sample, gain in zip(samples, gains, strict=True):
+            if not sample.score:
+                continue
+            overall = overall.plus(gain, settings.horizon)
             own = users.pop(sample.user, Running())
-            users[sample.user] = own.plus(sample.score, settings.horizon)
+            users[sample.user] = own.plus(gain, settings.horizon)
         surplus = len(users) - settings.max_users
         kept = dict(list(users.items())[surplus:]) if surplus > 0 else users
         return Baseline(overall, kept)

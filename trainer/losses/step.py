@@ -1,4 +1,4 @@
-"""The loss of a step, put together from its parts, and what is measured of it."""
+"""The loss of a step, put together from its parts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from torch import Tensor
 
 from trainer.config import LossSettings
 from trainer.losses.aggregate import aggregate
+from trainer.losses.distillation import taught_advantages
 from trainer.losses.entropy import bonus
-from trainer.losses.importance import bounded, effective_share, raw_weights
+from trainer.losses.importance import bounded, raw_weights
 from trainer.losses.kl import in_reward, kl_estimate
 from trainer.losses.masks import opsm, veto
-from trainer.losses.policy import clipped, log_linear, outside
-from trainer.losses.tokens import Size, TokenLoss, Tokens, ratio
+from trainer.losses.policy import clipped, log_linear
+from trainer.losses.tokens import Size, TokenLoss, Tokens
 
 
 def policy_loss(settings: LossSettings, size: Size) -> TokenLoss:
     """The loss of a step of `size`; sums over micro-batches give the whole.
 
-    Σ over tokens of kept * w * clipped + c KL - e entropy, over the denominator that
-    `settings.aggregate` names.
+    Σ over tokens of kept * w * clipped + c KL - e entropy + the teacher's divergence, over the
+    denominator that `settings.aggregate` names.
     """
 
     def loss(tokens: Tokens) -> Tensor:
         proximal = proximal_of(settings, tokens)
-        advantages = tokens.advantages
+        advantages = credited(settings, tokens)
         if settings.kl_coef and settings.kl_place == "reward":
             assert tokens.reference is not None
             advantages = in_reward(
@@ -42,6 +43,8 @@ def policy_loss(settings: LossSettings, size: Size) -> TokenLoss:
         divergence = kl_term(settings, tokens)
         if divergence is not None:
             total = total + settings.kl_coef * divergence
+        if tokens.distilled is not None and tokens.distils is not None:
+            total = total + tokens.distils * tokens.distilled
         if settings.entropy_coef:
             total = total + bonus(tokens.entropy, settings.entropy_coef)
         return aggregate(total, tokens.samples, settings.aggregate, size, settings.reference_length)
@@ -54,6 +57,17 @@ def proximal_of(settings: LossSettings, tokens: Tokens) -> Tensor:
     if settings.proximal == "log_linear":
         return log_linear(tokens.current, tokens.behaviour, tokens.lags)
     return tokens.proximal.detach()
+
+
+def credited(settings: LossSettings, tokens: Tokens) -> Tensor:
+    """Advantages [N] of the scores and of what the teacher says of each token."""
+    if tokens.teacher is None:
+        return tokens.advantages
+    assert tokens.student is not None
+    assert tokens.taught is not None
+    return taught_advantages(
+        tokens.advantages, tokens.taught, tokens.teacher, tokens.student, settings.opd_clip
+    )
 
 
 def weights(settings: LossSettings, tokens: Tokens, proximal: Tensor) -> Tensor:
@@ -72,7 +86,7 @@ def kept(settings: LossSettings, tokens: Tokens, proximal: Tensor) -> Tensor:
         keep &= opsm(
             tokens.current,
             tokens.behaviour,
-            tokens.advantages,
+            credited(settings, tokens),
             tokens.samples,
             settings.opsm_delta,
         )
@@ -89,47 +103,3 @@ def kl_term(settings: LossSettings, tokens: Tokens) -> Tensor | None:
         return tokens.kl
     assert tokens.reference is not None
     return kl_estimate(settings.kl, tokens.current, tokens.reference)
-
-
-@torch.no_grad()
-def measure(settings: LossSettings, tokens: Tokens) -> dict[str, float]:
-    """The metrics of a whole step, train/rollout log-probability difference first.
-
-    `ess` is the effective sample size as a share of the tokens, of the importance weights before
-    any bound. `masked` is the share of tokens that the sequence masks left out.
-    """
-    if not tokens.current.numel():
-        return {"tokens": 0.0}
-    proximal = proximal_of(settings, tokens)
-    difference = (proximal - tokens.behaviour).abs()
-    raw = raw_weights(proximal, tokens.behaviour, tokens.samples, settings.importance_level)
-    rho = ratio(tokens.current, proximal)
-    beyond = (raw > settings.importance_cap) | (raw < settings.importance_floor)
-    clip = outside(
-        tokens.current,
-        proximal,
-        tokens.advantages,
-        low=settings.clip_low,
-        high=settings.clip_high,
-    )
-    values = {
-        "logprob_diff_mean": difference.mean(),
-        "logprob_diff_max": difference.max(),
-        "importance_mean": raw.mean(),
-        "importance_max": raw.max(),
-        "importance_capped": beyond.float().mean(),
-        "ratio_mean": rho.mean(),
-        "ratio_max": rho.max(),
-        "clip_fraction": clip.float().mean(),
-        "masked": 1 - kept(settings, tokens, proximal).mean(),
-        "ess": effective_share(raw),
-        "entropy": tokens.entropy.mean(),
-        "nll": -tokens.current.mean(),
-    }
-    if tokens.kl is not None:
-        values["kl"] = tokens.kl.mean()
-    if tokens.reference is not None:
-        values["kl_k3"] = kl_estimate("k3", tokens.current, tokens.reference).mean()
-    return {"tokens": float(tokens.current.numel())} | {
-        name: float(value) for name, value in values.items()
-    }

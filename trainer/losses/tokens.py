@@ -23,10 +23,14 @@ EXPONENT = 20.0
 class Tokens:
     """A micro-batch; every field [N].
 
-    `current`, `entropy` and `kl` carry gradients. `samples` is the sample of each token; a sample
-    is never split over micro-batches. `lags` are the versions between the policy that sampled a
-    token and the one the step starts from. `reference` and `kl` (exact, to the reference) are None
-    where nobody asked for them.
+    `current`, `entropy`, `kl` and `distilled` carry gradients. `samples` is the sample of each
+    token; a sample is never split over micro-batches. `lags` are the versions between the policy
+    that sampled a token and the one the step starts from. `reference` and `kl` (exact, to the
+    reference) are None where nobody asked for them.
+
+    Where samples were taught, else None: `teacher` and `student` (proximal) are log-probabilities
+    at temperature 1, `taught` is what their difference counts, `distilled` the divergence over the
+    teacher's K + 1 bins and `distils` what that counts; 0 where a token has none.
     """
 
     current: Tensor
@@ -38,6 +42,11 @@ class Tokens:
     lags: Tensor
     reference: Tensor | None = None
     kl: Tensor | None = None
+    teacher: Tensor | None = None
+    student: Tensor | None = None
+    taught: Tensor | None = None
+    distilled: Tensor | None = None
+    distils: Tensor | None = None
 
     def detached(self) -> Tokens:
         """On the CPU, without gradients."""
