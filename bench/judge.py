@@ -6,8 +6,9 @@ all of them; `judge_heldout.jsonl` was written afterwards (`expected`: what peop
 no rule was changed for it.
 
 An LLM judges, without the rules, every row with a score that can be told from the conversation, at
-the endpoint of `NEXTSTATE_JUDGE__LLM__BASE_URL` and `NEXTSTATE_JUDGE__LLM__MODEL`; without them
-none is asked. Tables are printed, and the same goes to `build/bench/judge.json`.
+the endpoint of `NEXTSTATE_JUDGE__LLM__BASE_URL` and `NEXTSTATE_JUDGE__LLM__MODEL`, or at the
+policy's engine with `NEXTSTATE_JUDGE__LLM={}`; without any none is asked. Tables are printed, and
+the same goes to `build/bench/judge.json`.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def _case(row: dict[str, Any]) -> Case:
             for number, said in enumerate(row.get("feedback", []))
         ),
         finish_reason=FinishReason(row.get("finish", "stop")),
+        discarded=row.get("how") == "rolled_back",
     )
     expected = row.get("score", row.get("expected"))
     if expected is None:
@@ -167,7 +169,7 @@ async def measure(config: JudgeConfig) -> dict[str, Any]:
         alone = config.model_copy(update={"line": ("llm",)})
         labelled = [case for case in (*cases, *read(HELD_OUT)) if case.readable]
         async with lined_up(alone) as lineup:
-            read_ = await ask(lineup.judges[0], labelled, config.concurrency)
+            read_ = await ask(lineup.judges[-1], labelled, config.concurrency)
         report["llm"] = {
             "model": config.llm.model,
             **figures(read_),
@@ -202,7 +204,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 def main() -> int:
     try:
-        report = asyncio.run(measure(load(JudgeSettings).judge))
+        report = asyncio.run(measure(load(JudgeSettings).judging))
     except NextstateError as error:
         print(f"bench-judge: {error.message}", file=sys.stderr)
         return 1

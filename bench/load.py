@@ -39,20 +39,25 @@ class Seen:
 
 
 async def closed_loop(
-    target: Target, conversations: Sequence[Conversation], connections: int, *, turns: int
+    target: Target,
+    conversations: Sequence[Conversation],
+    connections: int,
+    *,
+    turns: int,
+    within_s: float = _LONGEST_S,
 ) -> Seen:
     """Take every conversation `turns` requests further, or to its end; one connection each.
 
-    Raises LoadFailed at the first reply that is no completion, and after a minute.
+    Raises LoadFailed at the first reply that is no completion, and after `within_s`.
     """
     seen = Seen()
     waiting = iter(conversations)
     try:
-        async with asyncio.timeout(_LONGEST_S), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
             for _ in range(min(connections, len(conversations))):
                 group.create_task(_client(target, waiting, turns, seen))
     except TimeoutError:
-        raise LoadFailed(f"not finished after {_LONGEST_S:.0f} s") from None
+        raise LoadFailed(f"not finished after {within_s:.0f} s") from None
     except ExceptionGroup as failed:
         raise LoadFailed(str(failed.exceptions[0])) from failed.exceptions[0]
     return seen

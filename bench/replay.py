@@ -22,7 +22,6 @@ from gateway.records import (
     Principal,
     Reply,
     Role,
-    Sampling,
     ToolCall,
     new_id,
 )
@@ -106,12 +105,13 @@ class Gateway:
             call,
             turn_id=turn_id,
             prompt=Prompt(ids=[1], branch_reason=place.resolution.branch_reason),
-            sampling=Sampling(),
+            sampling=request.sampling,
             sampled=Sampled(),
             finish=Finish(reason=FinishReason.ABORT if sent.get("left") else FinishReason.STOP),
             reply=_reply(sent["reply"]),
             engine="replay",
             queued_ms=0.0,
+            reasoning_tokens=0,
         )
         if state is not None:
             await state
@@ -123,7 +123,8 @@ def _reply(message: Mapping[str, Any]) -> Reply:
     calls = tuple(
         ToolCall(id=call["id"], **call["function"]) for call in message.get("tool_calls") or ()
     )
-    return Reply(text=message["content"] or "", tool_calls=calls)
+    reasoning = message.get("reasoning_content", "")
+    return Reply(text=message["content"] or "", reasoning=reasoning, tool_calls=calls)
 
 
 def key(tenant_id: UUID) -> Principal:

@@ -127,7 +127,7 @@ class Line:
             waiting=[t.arrived_at for t in self.waiting.values() if t.version >= fresh],
             order=self.order,
         )
-        for head in choice.stale:
+        for head in choice.dropped:
             self._ended(head).dropped = True
         if choice.due:
             for head in choice.chosen:

@@ -27,7 +27,7 @@ from gateway.store.database import Database, migrate
 from gateway.store.keys import KeyStore
 
 NEXTSTATE, LITELLM = "nextstate", "litellm"
-_READY_WITHIN_S = 60.0
+_READY_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
