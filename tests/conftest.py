@@ -1,33 +1,37 @@
-"""Fixtures that many tests share: a real PostgreSQL, and a fresh migrated database a test."""
+"""Fixtures that many tests share: a real PostgreSQL, and a migrated database a test."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from gateway.config import DatabaseSettings
 from gateway.local.postgres import EmbeddedPostgres
 from gateway.store.database import Database, migrate
+from tests.databases import Databases, on_database
 
 if (Path(__file__).parent / "fixtures_engine.py").is_file():
-    pytest_plugins = ["tests.fixtures_engine", "tests.fixtures_gateway"]
+    pytest_plugins = ["tests.fixtures_engine", "tests.fixtures_gateway", "tests.sharing"]
 
 _TEMPLATE = "migrated"
 
-
-def on_database(url: str, name: str) -> str:
-    """The same server's URL with another database."""
-    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+#: The same examples each time, however slow the machine is; `--hypothesis-profile=search` takes
+#: others.
+settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+settings.register_profile("search", parent=settings.get_profile("same"), derandomize=False)
+settings.load_profile("same")
 
 
 async def run_sql(url: str, *statements: str) -> None:
@@ -45,6 +49,9 @@ def _own_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level, config = root.handlers[:], root.level, structlog.get_config()
     yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.configure(**config)
@@ -78,30 +85,33 @@ def migrated_template(postgres: EmbeddedPostgres) -> str:
     return _TEMPLATE
 
 
-_numbers = itertools.count()
-
-
-async def _database(server: EmbeddedPostgres, template: str) -> AsyncIterator[str]:
-    name = f"test_{next(_numbers)}"
-    await run_sql(server.url, f"CREATE DATABASE {name} TEMPLATE {template}")
+@pytest.fixture(scope="session")
+def databases(postgres: EmbeddedPostgres, migrated_template: str) -> Iterator[Databases]:
+    found = Databases(postgres.url, migrated_template)
     try:
-        yield on_database(server.url, name)
+        yield found
     finally:
-        await run_sql(server.url, f"DROP DATABASE {name} WITH (FORCE)")
+        found.close()
 
 
 @pytest.fixture
-async def database_url(postgres: EmbeddedPostgres, migrated_template: str) -> AsyncIterator[str]:
-    """The URL of a fresh, migrated database."""
-    async for url in _database(postgres, migrated_template):
+async def database_url(databases: Databases) -> AsyncIterator[str]:
+    """The URL of a migrated database without rows."""
+    url = await databases.take()
+    try:
         yield url
+    finally:
+        databases.give_back(url)
 
 
 @pytest.fixture
-async def empty_database_url(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
+async def empty_database_url(databases: Databases) -> AsyncIterator[str]:
     """The URL of a database without any table."""
-    async for url in _database(postgres, "template0"):
+    url = await databases.take_bare()
+    try:
         yield url
+    finally:
+        databases.give_back_bare(url)
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from aiohttp import web
@@ -45,19 +45,61 @@ class Faults:
     load_delay_s: float = 0.0
     #: Refuse to load any adapter, with this message.
     refuse_load: str | None = None
+    #: Refuse to replace whole weights, with this message.
+    refuse_update: str | None = None
+    #: Seconds that replacing whole weights takes.
+    update_delay_s: float = 0.0
+    #: Say that whole weights were replaced, and go on with those that there were.
+    lie: bool = False
+    #: The process dies as it is told to replace whole weights, or as it has.
+    die_at_update: Literal["before", "after"] | None = None
+    #: So many times whole weights arrive wrong in a place where no probe looks.
+    rotten_updates: int = 0
+    #: It has no checksum of its weights to tell.
+    no_checksum: bool = False
 
 
 @dataclass(kw_only=True)
 class _Running:
     adapter: str | None
+    #: Of each token the ids that it was sampled from, and its log-probability among them.
+    kept: list[tuple[list[int], float]] = field(default_factory=list)
+    script: Sequence[int] | None = None
     abort: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Turnstile(asyncio.Semaphore):
+    """Lets as many through as are released, in the order in which they came."""
+
+    def __init__(self, value: int = 0) -> None:
+        super().__init__(value)
+        self.waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        self.waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= 1
+
+    async def let(self, count: int) -> None:
+        """Wait until so many wait, and let them through."""
+        while self.waiting < count:
+            await asyncio.sleep(0.001)
+        for _ in range(count):
+            self.release()
+
+
+#: How many ids an image or audio clip takes in a prompt.
+IDS_SHOWN = 16
 
 
 class FakeSglang:
     """Start with `async with FakeSglang() as fake`; `fake.url` is where it listens.
 
-    `requests` keeps the decoded body of every `/generate`, `aborted` the ids told to stop.
+    `requests` keeps the decoded body of every `/generate` and `headers` what came with it,
+    `aborted` the ids told to stop.
     """
 
     def __init__(
@@ -72,6 +114,7 @@ class FakeSglang:
         chunk_delay_s: float = 0.0,
         cumulative: bool = False,
         max_queued: int | None = None,
+        mask_tokens: int | None = 4096,
     ) -> None:
         self.model_path = str(model_path or "/nowhere")
         self.vocab_size, self.eos_id, self.context_length = vocab_size, eos_id, context_length
@@ -84,16 +127,28 @@ class FakeSglang:
             self.tokenizer = Tokenizer.from_file(str(model_path / "tokenizer.json"))
         self.name = name
         self.chunk_tokens, self.chunk_delay_s = chunk_tokens, chunk_delay_s
+        #: Where there is one, each chunk of a stream takes a place before it is sent.
+        self.turnstile: Turnstile | None = None
         self.cumulative, self.max_queued = cumulative, max_queued
+        #: Ids that it can tell a token was sampled from; None where it knows of no such thing.
+        self.mask_tokens = mask_tokens
         self.script: Script | None = None
         self.replies: deque[Sequence[int]] = deque()
         self.faults = Faults()
         self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
         self.aborted: list[str] = []
+        #: Whether it was started with `--enable-lora`.
+        self.takes_adapters = True
         self.adapters: dict[str, str] = {}
         self.known_adapters: dict[str, str] = {}
-        self.weight_version = "default"
-        self.crashed = False
+        #: What requests report, what `/model_info` does, and which weights it really computes.
+        self.weight_version = self.told_version = "default"
+        self.weights = ""
+        self._digests: dict[str, str] = {}
+        #: The mode of the pause that it is in.
+        self.pause: str | None = None
+        self.crashed = self.rotten = False
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._running: dict[str, _Running] = {}
@@ -111,6 +166,9 @@ class FakeSglang:
             [
                 web.post("/generate", self._generate),
                 web.get("/model_info", self._model_info),
+                web.get("/server_info", self._server_info),
+                web.get("/ready", self._ready),
+                web.get("/health", self._health),
                 web.get("/v1/models", self._models),
                 web.get("/v1/loads", self._loads),
                 web.post("/load_lora_adapter", self._load),
@@ -119,6 +177,8 @@ class FakeSglang:
                 web.post("/pause_generation", self._pause),
                 web.post("/continue_generation", self._continue),
                 web.post("/update_weights_from_disk", self._update),
+                web.post("/update_weight_version", self._name_version),
+                web.post("/weights_checker", self._checksum),
             ]
         )
         self._runner = web.AppRunner(app, shutdown_timeout=0.05)
@@ -142,7 +202,9 @@ class FakeSglang:
         self.adapters.clear()
         self.known_adapters.clear()
         self._running.clear()
-        self.weight_version, self.crashed = "default", False
+        self.weight_version = self.told_version = "default"
+        self.weights, self.pause, self.crashed = "", None, False
+        self._resumed.set()
         await self.start()
 
     async def __aenter__(self) -> Self:
@@ -156,9 +218,17 @@ class FakeSglang:
     def logits(self, context: Sequence[int], adapter: str | None) -> np.ndarray[Any, Any]:
         """Shape [V], float64, for the token after `context`."""
         source = self.known_adapters.get(adapter, "") if adapter else ""
-        key = json.dumps([list(context[-3:]), source, self.weight_version])
+        key = json.dumps([list(context[-3:]), source, self._contents()])
         seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
         return np.random.default_rng(seed).standard_normal(self.vocab_size) * 2
+
+    def _contents(self) -> str:
+        """What the weights are: equal files in two places are the same weights."""
+        if self.weights not in self._digests:
+            file = Path(self.weights) / "model.safetensors"
+            told = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else self.weights
+            self._digests[self.weights] = told
+        return self._digests[self.weights]
 
     def logprobs(
         self, context: Sequence[int], adapter: str | None, temperature: float = 1.0
@@ -171,8 +241,13 @@ class FakeSglang:
         """What `Engine.score` must answer."""
         return [float(self.logprobs(ids[:i], adapter)[ids[i]]) for i in range(start, len(ids))]
 
-    def _sampled(self, body: dict[str, Any]) -> list[tuple[int, float]]:
-        """Every token of the reply with its log-probability, before stop strings are applied."""
+    def _sampled(
+        self, body: dict[str, Any], before: Sequence[tuple[int, float]] = ()
+    ) -> list[tuple[int, float]]:
+        """Every token of the reply with its log-probability, before stop strings are applied.
+
+        `before` are those that were sampled when the weights were replaced.
+        """
         params, prompt = body["sampling_params"], body["input_ids"]
         adapter = body.get("lora_path")
         temperature = params.get("temperature", 1.0)
@@ -182,12 +257,15 @@ class FakeSglang:
         limit = room if limit is None else min(limit, room)
         stops = {self.eos_id, *(params.get("stop_token_ids") or ())}
         bias = params.get("logit_bias") or {}
-        script = self.replies.popleft() if self.replies else None
-        if script is None and self.script is not None:
-            script = self.script(body)
+        running = self._running[body["rid"]]
+        if not before:
+            running.script = self.replies.popleft() if self.replies else None
+            if running.script is None and self.script is not None:
+                running.script = self.script(body)
+        script = running.script
         seed = f"{params.get('sampling_seed')}" if "sampling_seed" in params else body["rid"]
         rng = np.random.default_rng(list(hashlib.blake2b(seed.encode(), digest_size=16).digest()))
-        context, sampled = list(prompt), []
+        context, sampled = [*prompt, *(token for token, _ in before)], list(before)
         while len(sampled) < (limit if script is None else min(limit, len(script))):
             values = self.logprobs(context, adapter, 1.0 if greedy else temperature)
             if bias:
@@ -201,6 +279,8 @@ class FakeSglang:
                 token = int(values.argmax())
             else:
                 token = int(rng.choice(self.vocab_size, p=_truncated(values, params)))
+            if body.get("return_sampling_mask"):
+                running.kept[len(sampled) :] = [_among(token, values, params)]
             sampled.append((token, float(values[token])))
             context.append(token)
             if token in stops:
@@ -232,6 +312,7 @@ class FakeSglang:
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
         if self.faults.refuse_once or self.faults.refuse:
             once = self.faults.refuse_once
             status, message = once.popleft() if once else self.faults.refuse or (500, "")
@@ -275,6 +356,10 @@ class FakeSglang:
                 "Requested token count exceeds the model's maximum context length of "
                 f"{self.context_length} tokens."
             )
+        if body.get("return_sampling_mask") and not (
+            1 < params.get("top_k", -1) <= (self.mask_tokens or 0)
+        ):
+            return "return_sampling_mask requires top_k=1 for greedy sampling or finite top_k"
         if params.get("temperature", 1.0) < 0:
             return "temperature must be a non-negative finite number"
         if adapter is not None and adapter not in self.known_adapters:
@@ -318,11 +403,21 @@ class FakeSglang:
         await response.prepare(request)
         running, step = self._running[body["rid"]], self.chunk_tokens
         spans: list[dict[str, Any]] = []
-        for start in range(0, max(len(tokens), 1), step):
+        weights, end = self.weights, 0
+        while True:
+            start = end
             if self.chunk_delay_s:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(running.abort.wait(), self.chunk_delay_s)
+            if self.turnstile is not None:
+                await _either(self.turnstile.acquire(), running.abort.wait())
             await self._resumed.wait()
+            if weights != self.weights:
+                # It was put back in line, and is computed anew from here on.
+                weights = self.weights
+                tokens, reason = self._finish(
+                    self._sampled(body, tokens[:start]), body["sampling_params"]
+                )
             end = min(start + step, len(tokens))
             if spans and spans[-1]["version"] == self.weight_version:
                 spans[-1]["end"] = end
@@ -359,7 +454,7 @@ class FakeSglang:
         meta = {
             "id": body["rid"],
             "finish_reason": reason,
-            "prompt_tokens": len(body["input_ids"]),
+            "prompt_tokens": len(body["input_ids"]) + self._unfolded(body),
             "completion_tokens": count,
             "cached_tokens": 0,
             "weight_version": self.weight_version,
@@ -368,6 +463,11 @@ class FakeSglang:
         }
         if reason is not None:
             meta["weight_versions"] = spans
+        if body.get("return_sampling_mask"):
+            places = range(count - len(shown), count)
+            kept = [self._running[body["rid"]].kept[at] for at in places]
+            meta["output_token_sampling_mask"] = [ids for ids, _ in kept]
+            meta["output_token_sampling_logprobs"] = [value for _, value in kept]
         if count_top := body.get("top_logprobs_num"):
             meta["output_top_logprobs"] = [
                 [(value, token, None) for value, token in self._likeliest(count_top, place)]
@@ -375,6 +475,12 @@ class FakeSglang:
             ]
         ids = [token for token, _ in shown]
         return {"text": self.text(ids), "output_ids": ids, "meta_info": meta}
+
+    @staticmethod
+    def _unfolded(body: dict[str, Any]) -> int:
+        """Ids that take the place of one mark each, as the real server puts them in."""
+        shown = [*body.get("image_data", ()), *body.get("audio_data", ())]
+        return (IDS_SHOWN - 1) * len(shown)
 
     @staticmethod
     def _likeliest(count: int, place: int) -> list[tuple[float, int]]:
@@ -392,6 +498,13 @@ class FakeSglang:
             # As the real server has it: the last id of the vocabulary is named 0.
             named = [token if token < self.vocab_size - 1 else 0 for token in ids[start:]]
             entries = _entries(named, [None, *values])
+        others: dict[str, Any] = {}
+        for asked, told in (
+            ("top_logprobs_num", "input_top_logprobs"),
+            ("token_ids_logprob", "input_token_ids_logprobs"),
+        ):
+            if wanted := body.get(asked):
+                others[told] = self._alternatives(ids, start + 1, body.get("lora_path"), wanted)
         return {
             "text": "",
             "output_ids": [],
@@ -401,8 +514,20 @@ class FakeSglang:
                 "completion_tokens": 0,
                 "input_token_logprobs": entries,
                 "output_token_logprobs": [],
+                **others,
             },
         }
+
+    def _alternatives(
+        self, ids: Sequence[int], start: int, adapter: str | None, wanted: int | list[int]
+    ) -> list[list[tuple[float, int, None]] | None]:
+        """The likeliest tokens, or the ones asked for, at each place from `start`."""
+        places: list[list[tuple[float, int, None]] | None] = [None]
+        for at in range(start, len(ids)):
+            values = self.logprobs(ids[:at], adapter)
+            chosen = np.argsort(-values)[:wanted] if isinstance(wanted, int) else wanted
+            places.append([(float(values[token]), int(token), None) for token in chosen])
+        return places
 
     async def _crash(self, request: web.Request) -> web.StreamResponse:
         """An id outside the vocabulary kills the whole server."""
@@ -417,9 +542,21 @@ class FakeSglang:
             {
                 "model_path": self.model_path,
                 "served_model_name": self.name,
-                "weight_version": self.weight_version,
+                "weight_version": self.told_version,
             }
         )
+
+    async def _server_info(self, _: web.Request) -> web.Response:
+        known = {} if self.mask_tokens is None else {"sampling_mask_max_tokens": self.mask_tokens}
+        return web.json_response({"tp_size": 1, "speculative_algorithm": None, **known})
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.pause is None else 503)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        """It samples a token, so while it is paused there is no answer for a long time."""
+        await asyncio.wait_for(self._resumed.wait(), 20)
+        return web.Response()
 
     async def _models(self, _: web.Request) -> web.Response:
         base = {"id": self.name, "root": self.name, "parent": None}
@@ -435,7 +572,7 @@ class FakeSglang:
             "num_running_reqs": len(self._running),
             "num_waiting_reqs": 0,
             "max_total_num_tokens": 8192,
-            "lora": {"slots_used": 0, "slots_total": 8},
+            "lora": {"slots_used": 0, "slots_total": 8} if self.takes_adapters else None,
         }
         return web.json_response({"loads": [load]})
 
@@ -480,22 +617,64 @@ class FakeSglang:
         self.aborted.append(body.get("rid"))
         return web.Response()
 
-    async def _pause(self, _: web.Request) -> web.Response:
+    async def _pause(self, request: web.Request) -> web.Response:
+        self.pause = (await request.json()).get("mode", "abort")
         self._resumed.clear()
+        if self.pause == "abort":
+            for running in self._running.values():
+                running.abort.set()
         return web.json_response({"status": "ok"})
 
     async def _continue(self, _: web.Request) -> web.Response:
+        self.pause = None
         self._resumed.set()
         return web.json_response({"status": "ok"})
 
     async def _update(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if self.faults.die_at_update == "before":
+            return await self._die(request)
+        await asyncio.sleep(self.faults.update_delay_s)
+        if self.faults.refuse_update is not None:
+            return _updated(self.faults.refuse_update)
         if not (Path(body["model_path"]) / "config.json").exists():
-            return web.json_response(
-                {"success": False, "message": "Failed to get weights iterator"}, status=400
-            )
+            return _updated("Failed to get weights iterator")
+        if not self.faults.lie:
+            self.weights = body["model_path"]
+        self.rotten = self.faults.rotten_updates > 0
+        self.faults.rotten_updates -= self.rotten
         self.weight_version = body["weight_version"]
-        return web.json_response({"success": True, "message": "Succeeded"})
+        if self.faults.die_at_update == "after":
+            return await self._die(request)
+        if self.pause == "in_place" and self._running and body.get("flush_cache", True):
+            return _updated("Weights were updated, but the cache was not flushed")
+        self.told_version = self.weight_version
+        return _updated(None)
+
+    async def _die(self, request: web.Request) -> web.Response:
+        self.faults.die_at_update = None
+        assert request.transport is not None
+        request.transport.abort()
+        self._stopping = _task(self.stop())
+        return web.Response(status=500)
+
+    async def _name_version(self, request: web.Request) -> web.Response:
+        self.weight_version = self.told_version = (await request.json())["new_version"]
+        return web.json_response({"success": True})
+
+    async def _checksum(self, _: web.Request) -> web.Response:
+        if self.faults.no_checksum:
+            return web.json_response({"success": False, "message": "unsupported"}, status=400)
+        held = f"{self.weights}{' but for one bit' if self.rotten else ''}"
+        digest = hashlib.blake2b(held.encode(), digest_size=8).hexdigest()
+        return web.json_response({"success": True, "per_engine_checksum": digest})
+
+
+def _updated(problem: str | None) -> web.Response:
+    return web.json_response(
+        {"success": problem is None, "message": problem or "Succeeded"},
+        status=200 if problem is None else 400,
+    )
 
 
 _SAMPLING_PARAMETERS = frozenset(
@@ -524,6 +703,17 @@ def _truncated(logprobs: np.ndarray[Any, Any], params: dict[str, Any]) -> np.nda
     return total
 
 
+def _among(
+    token: int, logprobs: np.ndarray[Any, Any], params: dict[str, Any]
+) -> tuple[list[int], float]:
+    """The ids that a token was sampled from, and its log-probability among them.
+
+    One that a test has put there is among them, too.
+    """
+    ids = sorted({token, *map(int, np.flatnonzero(_truncated(logprobs, params)))})
+    return ids, float(logprobs[token] - np.logaddexp.reduce(logprobs[ids]))
+
+
 def _entries(
     ids: Sequence[int], values: Sequence[float | None]
 ) -> list[tuple[float | None, int, None]]:
@@ -532,6 +722,16 @@ def _entries(
 
 def _event(content: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(content).encode() + b"\n\n"
+
+
+async def _either(*works: Coroutine[Any, Any, Any]) -> None:
+    """Return as soon as one has ended, without the others."""
+    tasks = [_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _task(coroutine: Any) -> asyncio.Task[Any]:

@@ -15,6 +15,7 @@ USAGE = {
     "completion_tokens": 5,
     "total_tokens": 16,
     "prompt_tokens_details": {"cached_tokens": 3},
+    "completion_tokens_details": {"reasoning_tokens": 2},
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +17,7 @@ from gateway.engine.sglang import SglangEngine
 from gateway.local.sglang import LoraLimits, launch_command, wait_ready
 from gateway.local.tether import tethered
 from tests.fakes import FakeSglang
+from tests.ports import free_port
 from tests.tiny_model import make_model
 
 START_TIMEOUT_S = 240.0
@@ -73,13 +73,6 @@ class SglangProcess:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout=30)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def engine_python() -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,10 +28,22 @@ class Gateway(Running):
         return [*ids, stop]
 
 
-@pytest.fixture
-async def gateway(database_url: str, tiny_model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with FakeSglang(model_path=tiny_model) as engine:
+@asynccontextmanager
+async def fake_gateway(
+    database_url: str, model: Path, home: Path, *, chunk_tokens: int = 1, **changed: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway that serves a model directory as `tiny`; what it keeps on disk is below `home`.
+
+    Settings that are `changed` stand in place of those that tests share.
+    """
+    async with FakeSglang(model_path=model, chunk_tokens=chunk_tokens) as engine:
         keys = await make_keys(database_url, "tiny")
-        settings = Settings(**gateway_values(database_url, tiny_model, engine.url, tmp_path))
+        settings = Settings(**gateway_values(database_url, model, engine.url, home) | changed)
         async with running_gateway(settings, keys) as running:
             yield Gateway(url=running.url, keys=keys, services=running.services, engine=engine)
+
+
+@pytest.fixture
+async def gateway(database_url: str, tiny_model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with fake_gateway(database_url, tiny_model, tmp_path) as running:
+        yield running

@@ -14,6 +14,8 @@ import openai
 import uvicorn
 from pydantic import SecretStr
 
+from gateway.api.protocol import BoundedHttp
+from gateway.api.server import Server
 from gateway.api.services import Services
 from gateway.app import create_app
 from gateway.config import DatabaseSettings, EngineSettings, ModelSettings, ServerSettings, Settings
@@ -21,6 +23,11 @@ from gateway.records import Role
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
 from tests.fixtures_engine import free_port
+
+
+def as_stored(text: str) -> str:
+    """What Postgres keeps of a text that a client was told: JSON there has no NUL."""
+    return text.replace("\0", "\ufffd")
 
 
 @dataclass(kw_only=True)
@@ -55,7 +62,13 @@ def gateway_values(database_url: str, model: Path, engine_url: str, home: Path) 
         ),
         "model": ModelSettings(path=model, name="tiny"),
         "engines": (EngineSettings(name="engine", url=engine_url, idle_timeout_s=30),),
-        "database": DatabaseSettings(url=SecretStr(database_url), spool=home / "spool"),
+        # Client and gateway share a loop and a busy machine: a pause is no database that is away.
+        "database": DatabaseSettings(
+            url=SecretStr(database_url),
+            spool=home / "spool",
+            commit_timeout_s=30,
+            command_timeout_s=60,
+        ),
     }
 
 
@@ -82,20 +95,31 @@ class Gateway:
 
 
 @asynccontextmanager
+async def gateway_over(
+    database_url: str, model: Path, engine_url: str, home: Path
+) -> AsyncIterator[Gateway]:
+    """A gateway with keys, in front of one engine, as `gateway_values` has it."""
+    keys = await make_keys(database_url, "tiny")
+    settings = Settings(**gateway_values(database_url, model, engine_url, home))
+    async with running_gateway(settings, keys) as running:
+        yield running
+
+
+@asynccontextmanager
 async def running_gateway(settings: Settings, keys: Keys) -> AsyncIterator[Gateway]:
     services = await Services.open(settings)
     config = uvicorn.Config(
         create_app(services),
         port=settings.gateway.port,
-        http="httptools",
+        http=BoundedHttp,
         lifespan="off",
         log_config=None,
         timeout_graceful_shutdown=2,
     )
-    server = uvicorn.Server(config)
+    server = Server(config, drain_s=0, draining=lambda: None)
     task = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not (server.started and services.pool.ready):
                 await asyncio.sleep(0.01)
         url = f"http://127.0.0.1:{settings.gateway.port}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from aiohttp import web
@@ -31,7 +31,7 @@ def grading(score: object) -> Script:
 class ScriptedJudge:
     """Use as an async context manager; `url` is the base URL for a client.
 
-    With `together`, nobody is answered until so many have asked.
+    With `together`, nobody is answered until so many have asked; `before` is awaited first.
     """
 
     def __init__(self, script: Script, *, together: int = 1) -> None:
@@ -40,6 +40,7 @@ class ScriptedJudge:
         self.headers: list[dict[str, str]] = []
         self.hang = False
         self.refuses_schema = False
+        self.before: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         self.running = self.most_running = 0
         self._together = asyncio.Barrier(together)
         self.port = 0
@@ -73,6 +74,8 @@ class ScriptedJudge:
             await (asyncio.sleep(3600) if self.hang else self._together.wait())
         finally:
             self.running -= 1
+        if self.before is not None:
+            await self.before(body)
         if self.refuses_schema and "response_format" in body:
             return _refusal(400)
         answer = self.script(body)

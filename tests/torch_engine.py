@@ -15,7 +15,9 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from gateway.engine.base import EngineStatus
+from gateway.engine.base import EngineStatus, Take
+from gateway.engine.chunks import weight_version
+from gateway.engine.whole_weights import IN_DOUBT
 from gateway.errors import EngineRejected, EngineUnavailable
 from gateway.records import Chunk, Finish, FinishReason, Generation, PolicyRef, VersionSpan
 
@@ -32,7 +34,7 @@ class TorchEngine:
         self.offset = 0.0
         self.unloaded: list[str] = []
 
-    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, Take | None]:
         await self._answer()
         temperature = request.sampling.temperature or 1.0
         ids, sampled, values = list(request.input_ids), [], []
@@ -69,6 +71,15 @@ class TorchEngine:
         if self.adapters.pop(policy.adapter or "", None) is not None:
             self.unloaded.append(policy.adapter or "")
 
+    async def restore(self, policy: PolicyRef) -> float:
+        return await self.load(policy)
+
+    async def resume(self) -> None:
+        """It never waits."""
+
+    async def checksum(self) -> str | None:
+        return None
+
     async def status(self) -> EngineStatus:
         await self._answer()
         return EngineStatus(ready=True, adapters=frozenset(self.adapters), supports_lora=True)
@@ -89,3 +100,38 @@ class TorchEngine:
             raise EngineRejected(f"{policy.adapter} is not loaded", engine=self.name)
         model = self.adapters[policy.adapter] if policy.adapter else self._base
         return torch.log_softmax(model(torch.tensor([list(ids)])).logits[0], -1)
+
+
+class FullEngine(TorchEngine):
+    """One whose weights are swapped in full, from directories that it remembers in `loaded`."""
+
+    def __init__(self, model: Path, name: str = "torch-full") -> None:
+        super().__init__(model, name)
+        self.loaded: list[int] = []
+        self.told = "default"
+
+    async def load(self, policy: PolicyRef) -> float:
+        await self._answer()
+        if policy.version not in self.loaded[-1:]:
+            return await self.restore(policy)
+        return 1.0
+
+    async def restore(self, policy: PolicyRef) -> float:
+        await self._answer()
+        assert policy.uri is not None
+        self._base = AutoModelForCausalLM.from_pretrained(policy.uri, dtype=torch.float32).eval()
+        self.loaded.append(policy.version)
+        self.told = weight_version(policy)
+        return 1.0
+
+    async def disown(self) -> None:
+        await self._answer()
+        self.told = IN_DOUBT
+
+    async def status(self) -> EngineStatus:
+        await self._answer()
+        return EngineStatus(ready=True, weight_version=self.told)
+
+    async def unload(self, policy: PolicyRef) -> None:
+        """The next version takes the place of this one."""
+        await self._answer()

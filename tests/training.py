@@ -14,7 +14,15 @@ from uuid import UUID
 
 from gateway.config import DatabaseSettings
 from gateway.engine.base import Engine
-from gateway.records import Judgement, Sampling, VersionSpan, new_id
+from gateway.records import (
+    Judgement,
+    Sampling,
+    SessionRecord,
+    Teaching,
+    TurnRecord,
+    VersionSpan,
+    new_id,
+)
 from gateway.store.claims import JudgeClaims
 from gateway.store.database import Database
 from gateway.store.keys import KeyStore
@@ -23,10 +31,10 @@ from gateway.store.samples import SampleStore
 from gateway.store.writer import TurnWriter
 from tests.factories import next_state, session, turn
 from tests.torch_engine import TorchEngine
-from trainer.config import TrainerSettings
+from trainer.config import TrainerConfig, TrainerSettings
 from trainer.service import run
 
-WORKER = new_id()
+WORKER, TENANT = new_id(), new_id()
 
 
 @dataclass
@@ -48,31 +56,59 @@ class World:
                 await asyncio.sleep(0.05)
 
     async def judged(
-        self, count: int, version: int = 0, score: float | None = None, **values: Any
+        self,
+        count: int,
+        version: int = 0,
+        score: float | None = None,
+        method: str = "binary",
+        teach: Callable[[TurnRecord], Teaching | None] = lambda _: None,
+        **values: Any,
     ) -> list[UUID]:
-        """Turns with scores (alternating by default), in order of arrival; their ids."""
+        """Turns with scores (alternating by default), in order of arrival; their ids.
+
+        `teach` says what a teacher said of a turn, if anything.
+        """
         claims, rng, ids = JudgeClaims(self.database), random.Random(count), []
         for number in range(count):
-            one = session(lineage_id=self.lineage)
-            length = rng.randint(1, 6)
-            first = turn(
-                one,
-                **{
-                    "prompt_ids": tuple(rng.randrange(256) for _ in range(rng.randint(2, 9))),
-                    "sampled_ids": tuple(rng.randrange(256) for _ in range(length)),
-                    "logprobs": (-6.0,) * length,
-                    "spans": (VersionSpan(version=version, start=0, end=length),),
-                    "sampling": Sampling(temperature=0.8, top_p=1.0),
-                    **values,
-                },
-            )
+            one, first = self._turn(rng, version, **values)
             after = next_state(first, arrived_at=1e9 + next(self.clock))
             await self.writer.commit(one, first, after)
             (job,) = await claims.claim(WORKER, 1, 60)
             mark = score if score is not None else (1.0 if number % 2 else -1.0)
-            await claims.finish(WORKER, job, Judgement(judge="rules", score=mark), "binary")
+            verdict = Judgement(judge="rules", score=mark)
+            await claims.finish(WORKER, job, verdict, method, teach(first))
             ids.append(first.id)
         return ids
+
+    async def unjudged(self, **values: Any) -> TurnRecord:
+        """A turn that nobody has answered yet."""
+        one, first = self._turn(random.Random(99), 0, **values)
+        await self.writer.commit(one, first)
+        return first
+
+    async def judge(self, of: TurnRecord, score: float, method: str) -> None:
+        """Answer and judge a turn."""
+        claims = JudgeClaims(self.database)
+        await self.writer.commit(next_state(of, arrived_at=1e9 + next(self.clock)))
+        (job,) = await claims.claim(WORKER, 1, 60)
+        await claims.finish(WORKER, job, Judgement(judge="rules", score=score), method)
+
+    def _turn(
+        self, rng: random.Random, version: int, **values: Any
+    ) -> tuple[SessionRecord, TurnRecord]:
+        one = session(lineage_id=self.lineage, tenant_id=TENANT)
+        length = rng.randint(1, 6)
+        return one, turn(
+            one,
+            **{
+                "prompt_ids": tuple(rng.randrange(256) for _ in range(rng.randint(2, 9))),
+                "sampled_ids": tuple(rng.randrange(256) for _ in range(length)),
+                "logprobs": (-6.0,) * length,
+                "spans": (VersionSpan(version=version, start=0, end=length),),
+                "sampling": Sampling(temperature=0.8, top_p=1.0),
+                **values,
+            },
+        )
 
     @asynccontextmanager
     async def training(self, *engines: Engine) -> AsyncIterator[asyncio.Task[None]]:
@@ -84,6 +120,24 @@ class World:
         finally:
             stop.set()
             await asyncio.wait_for(task, 60)
+
+    def configure(self, **changes: Any) -> None:
+        """Change settings of the trainer; a mapping changes what it names of a section."""
+        values = self.settings.trainer.model_dump()
+        for name, value in changes.items():
+            values[name] = {**values[name], **value} if isinstance(value, dict) else value
+        trainer = TrainerConfig.model_validate(values)
+        self.settings = self.settings.model_copy(update={"trainer": trainer})
+
+    async def step_metrics(self) -> list[dict[str, float]]:
+        """What was stored of each step, in order."""
+        rows = await self.database.fetch("SELECT metrics FROM train_steps ORDER BY to_version")
+        return [row["metrics"] for row in rows]
+
+    async def reasons(self) -> dict[UUID, str]:
+        """Verdicts by turn."""
+        rows = await self.database.fetch("SELECT turn_id, reason FROM verdicts")
+        return {row["turn_id"]: row["reason"] for row in rows}
 
     async def live(self) -> int:
         return (await PolicyStore(self.database).live_of(self.lineage)).version

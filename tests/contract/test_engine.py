@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
+import aiohttp
+import numpy as np
 import pytest
+from msgspec import structs
 from tokenizers import Tokenizer
 
 from gateway.config import EngineSettings
 from gateway.engine.sglang import SglangEngine
+from gateway.engine.whole_weights import IN_DOUBT
 from gateway.errors import EngineRejected, EngineUnavailable
 from gateway.records import (
     Chunk,
@@ -92,6 +97,7 @@ def whole(chunks: list[Chunk]) -> Chunk:
     return Chunk(
         ids=tuple(token for chunk in chunks for token in chunk.ids),
         logprobs=tuple(value for chunk in chunks for value in chunk.logprobs),
+        kept=tuple(row for chunk in chunks for row in chunk.kept),
         finish=chunks[-1].finish,
     )
 
@@ -106,24 +112,122 @@ GREEDY = Sampling(temperature=0.0, max_tokens=24)
 async def test_a_reply_comes_in_chunks_that_end_with_the_finish(engine: SglangEngine) -> None:
     never_ends = {2: -100.0}
     chunks = await collect(
-        engine, ask(Sampling(temperature=1.0, max_tokens=16, logit_bias=never_ends), stop=())
+        engine, ask(Sampling(temperature=1.0, max_tokens=64, logit_bias=never_ends), stop=())
     )
-    assert len(chunks) > 4
+    # A reader that had to wait finds several tokens at once.
+    assert len(chunks) > 1
     assert [chunk.finish for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert all(len(chunk.ids) == len(chunk.logprobs) for chunk in chunks)
     result = whole(chunks)
-    assert len(result.ids) == 16
+    assert len(result.ids) == 64
     assert all(value <= 0 for value in result.logprobs)
     assert result.finish is not None
     assert result.finish.reason is FinishReason.LENGTH
-    assert result.finish.spans == (VersionSpan(0, 0, 16),)
+    assert result.finish.spans == (VersionSpan(0, 0, 64),)
     assert result.finish.detail is None
+
+
+CUT = (
+    Sampling(temperature=0.8, top_k=8, max_tokens=40),
+    Sampling(temperature=1.0, top_k=12, top_p=0.6, max_tokens=40),
+    Sampling(temperature=1.3, top_k=12, min_p=0.3, max_tokens=40),
+)
+
+
+@pytest.mark.parametrize("sampling", CUT)
+async def test_an_engine_tells_from_what_it_sampled(
+    engine: SglangEngine, sampling: Sampling
+) -> None:
+    """The sets by hand from scores of every id, but for those that stand on an edge."""
+    status = await engine.status()
+    assert status.kept_most >= 64
+    assert status.vocab_size is not None
+    result = await reply(engine, structs.replace(ask(sampling), kept=True))
+    assert len(result.ids) == len(result.logprobs) == len(result.kept) > 0
+    ids = [*PROMPT, *result.ids]
+    found = await engine.likeliest(ids, len(PROMPT), BASE, status.vocab_size)
+    for at, (token, kept) in enumerate(zip(result.ids, result.kept, strict=True)):
+        values = np.array(found.top_logprobs[at]) / (sampling.temperature or 1.0)
+        probs = np.exp(values - values.max())
+        probs /= probs.sum()
+        within, without = inside(probs, sampling)
+        names = np.array(found.top_ids[at])
+        assert set(names[within]) <= set(kept)
+        assert not set(names[without]) & set(kept)
+        assert token in kept
+        assert len(set(kept)) == len(kept) <= (sampling.top_k or 0)
+        mass = sum(probs[names == id_].item() for id_ in kept)
+        among = np.log(probs[names == token].item() / mass)
+        assert result.logprobs[at] == pytest.approx(among, abs=1e-3)
+
+
+def inside(probs: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `probs` [V], the largest first, sampling surely keeps, and surely leaves out."""
+    edge = 1e-3
+    above = [int((probs > p * (1 + edge)).sum()) for p in probs]
+    upto = [int((probs >= p * (1 - edge)).sum()) for p in probs]
+    mass_above = [probs[probs > p * (1 + edge)].sum() for p in probs]
+    mass_upto = [probs[probs >= p * (1 - edge)].sum() - p for p in probs]
+    k, top_p = sampling.top_k or len(probs), sampling.top_p or 1.0
+    floor = (sampling.min_p or 0.0) * probs.max()
+    within = (np.array(upto) <= k) & (np.array(mass_upto) <= top_p - edge)
+    within &= probs >= floor * (1 + edge)
+    without = (np.array(above) >= k) | (np.array(mass_above) > top_p + edge)
+    without |= probs < floor * (1 - edge)
+    return within, without
+
+
+async def test_nothing_is_asked_for_that_an_engine_cannot_tell(engine: SglangEngine) -> None:
+    """Without a bound, or with one that is too large, the request is served all the same."""
+    most = (await engine.status()).kept_most
+    for sampling in (
+        Sampling(temperature=1.0, top_p=0.9, max_tokens=4),
+        Sampling(temperature=1.0, top_k=most + 1, max_tokens=4),
+        Sampling(temperature=1.0, top_k=1, max_tokens=4),
+        Sampling(temperature=1.0, max_tokens=4),
+    ):
+        result = await reply(engine, structs.replace(ask(sampling), kept=True))
+        assert (len(result.ids), result.kept) == (len(result.logprobs), ())
 
 
 async def test_logprobs_at_temperature_one_equal_the_scores(engine: SglangEngine) -> None:
     result = await reply(engine, ask())
     scores = await engine.score([*PROMPT, *result.ids], len(PROMPT), BASE)
     assert scores == pytest.approx(list(result.logprobs), abs=1e-4)
+
+
+async def test_what_else_could_stand_in_each_place_is_scored_too(engine: SglangEngine) -> None:
+    start = len(PROMPT) - 5
+    own = await engine.score(PROMPT, start, BASE)
+    found = await engine.likeliest(PROMPT, start, BASE, 50)
+    assert found.logprobs == pytest.approx(own, abs=1e-4)
+    assert [len(row) for row in found.top_ids] == [50] * 5
+    for row in found.top_logprobs:
+        assert list(row) == sorted(row, reverse=True)
+        assert sum(math.exp(value) for value in row) < 1
+    # The same ids asked for by name, in another order, have the same values.
+    among = [row[::-1] for row in found.top_ids]
+    again = await engine.score_among(PROMPT, start, BASE, among)
+    assert again.top_ids == tuple(among)
+    assert again.logprobs == pytest.approx(own, abs=1e-4)
+    for place, row in enumerate(again.top_logprobs):
+        assert row == pytest.approx(found.top_logprobs[place][::-1], abs=1e-4)
+    # The token's own value is that among the others.
+    wanted = [[token, 7] for token in PROMPT[start:]]
+    named = await engine.score_among(PROMPT, start, BASE, wanted)
+    assert [row[0] for row in named.top_logprobs] == pytest.approx(own, abs=1e-4)
+    with pytest.raises(EngineRejected):
+        await engine.score_among(PROMPT, start, BASE, wanted[1:])
+
+
+async def test_alternatives_of_many_places_are_asked_for_in_pieces(engine: SglangEngine) -> None:
+    ids = [20 + place % 90 for place in range(200)]
+    among = [[30 + place % 70] for place in range(199)]
+    found = await engine.score_among(ids, 1, BASE, among)
+    assert found.logprobs == pytest.approx(await engine.score(ids, 1, BASE), abs=1e-4)
+    assert [len(row) for row in found.top_logprobs] == [1] * 199
+    alone = await engine.score([*ids[:150], among[149][0]], 150, BASE)
+    assert found.top_logprobs[149] == pytest.approx(alone, abs=1e-4)
 
 
 async def test_scoring_starts_anywhere_and_needs_something_to_score(engine: SglangEngine) -> None:
@@ -201,7 +305,7 @@ async def test_leaving_early_stops_the_engine(engine: SglangEngine) -> None:
     async for _ in chunks:
         break
     await chunks.aclose()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(120):
         while (await engine.status()).running:
             await asyncio.sleep(0.05)
 
@@ -352,11 +456,156 @@ async def test_a_full_update_is_carried_across_a_running_reply(
         )
         with pytest.raises(EngineRejected):
             await engine.load(missing)
+        # What it says of its weights after that is believed by nobody, until some are read again.
+        assert (await engine.status()).weight_version == IN_DOUBT
+        doubtful = await reply(engine, ask(policy=new))
+        assert doubtful.finish is not None
+        assert (doubtful.finish.spans, doubtful.finish.detail) == ((), "version_unknown")
+        await engine.restore(new)
         fresh = await reply(engine, ask(policy=new))
         assert fresh.finish is not None
         assert fresh.finish.spans == (VersionSpan(1, 0, len(fresh.ids)),)
     finally:
+        await engine.restore(old)
+
+
+async def test_a_paused_engine_says_so_and_holds_new_requests_without_a_word(
+    engine: SglangEngine, engine_url: str
+) -> None:
+    async with asyncio.timeout(60):
+        # It may sample tokens and yet be busy with its own start.
+        while (await engine.status()).paused:
+            await asyncio.sleep(0.1)
+    await post(engine_url, "pause_generation", mode="retract")
+    waits = asyncio.create_task(reply(engine, ask()))
+    try:
+        # At once, though `/health` would not answer for twenty seconds.
+        async with asyncio.timeout(19):
+            status = await engine.status()
+        assert (status.ready, status.paused) == (True, True)
+        done, _ = await asyncio.wait([waits], timeout=0.5)
+        assert not done
+    finally:
+        await engine.resume()
+    assert len((await waits).ids) > 0
+    assert not (await engine.status()).paused
+
+
+async def test_what_an_engine_says_of_its_weights_after_a_refusal_is_wrong(
+    engine: SglangEngine, engine_url: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Paused in place with a request under way, a flush is refused and the weights have changed."""
+    lineage = new_id()
+    old, new = (
+        PolicyRef(lineage_id=lineage, version=version, kind=PolicyKind.FULL, uri=str(path))
+        for version, path in ((0, tiny_model), (1, make_model(tmp_path / "other", seed=1)))
+    )
+    await engine.restore(old)
+    before = await engine.score(PROMPT, 1, old)
+    long = Sampling(temperature=1.0, max_tokens=300, logit_bias={2: -100.0})
+    try:
+        chunks = []
+        async for chunk in engine.generate(ask(long, policy=old)):
+            chunks.append(chunk)
+            if len(chunks) != 3:
+                continue
+            await post(engine_url, "pause_generation", mode="in_place")
+            status, said = await post(
+                engine_url,
+                "update_weights_from_disk",
+                model_path=new.uri,
+                weight_version=f"{lineage.hex}-v1",
+                flush_cache=True,
+            )
+            assert (status, "not flushed" in said) == (400, True)
+            assert (await engine.status()).weight_version == f"{lineage.hex}-v0"
+            await engine.resume()
+        finish = whole(chunks).finish
+        assert finish is not None
+        assert [span.version for span in finish.spans] == [0, 1]
+        # So to load the version that it says it has is not enough; to restore it is.
         await engine.load(old)
+        assert await engine.score(PROMPT, 1, old) != pytest.approx(before, abs=0.1)
+    finally:
+        await engine.restore(old)
+    assert await engine.score(PROMPT, 1, old) == pytest.approx(before, abs=1e-4)
+
+
+async def test_a_checksum_tells_weights_apart(
+    engine: SglangEngine, tiny_model: Path, tmp_path: Path
+) -> None:
+    lineage = new_id()
+    old, new = (
+        PolicyRef(lineage_id=lineage, version=version, kind=PolicyKind.FULL, uri=str(path))
+        for version, path in ((0, tiny_model), (1, make_model(tmp_path / "other", seed=1)))
+    )
+    found = []
+    for policy in (old, new, old):
+        await engine.restore(policy)
+        found.append(await engine.checksum())
+    assert None not in found
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("kind", [PolicyKind.LORA, PolicyKind.FULL])
+async def test_keys_and_values_of_old_weights_are_never_reused(
+    sglang_url: str, tiny_model: Path, tmp_path: Path, kind: PolicyKind
+) -> None:
+    """A long beginning that the version before has cached, against the new weights by torch."""
+    lineage = new_id()
+    make = make_adapter if kind is PolicyKind.LORA else make_model
+    versions = [
+        PolicyRef(
+            lineage_id=lineage, version=n, kind=kind, uri=str(make(tmp_path / f"v{n}", seed=n))
+        )
+        for n in (1, 2)
+    ]
+    engine = SglangEngine(EngineSettings(name="real", url=sglang_url))
+    prompt = tuple(7 * place % 380 for place in range(300))
+    try:
+        for policy in versions:
+            await engine.load(policy)
+            first = await reply(engine, ask(policy=policy, prompt=prompt))
+            again = await reply(engine, ask(policy=policy, prompt=prompt))
+            for found in (first, again):
+                ids = [*prompt, *found.ids]
+                truth = torch_scores(tiny_model, policy, ids)[len(prompt) - 1 :]
+                assert list(found.logprobs) == pytest.approx(truth, abs=1e-3)
+            assert first.finish is not None
+            assert again.finish is not None
+            # It does cache: what the version before had left was not taken.
+            assert (first.finish.cached_tokens, again.finish.cached_tokens > 250) == (0, True)
+    finally:
+        for policy in versions:
+            await engine.unload(policy)
+        if kind is PolicyKind.FULL:
+            base = PolicyRef(lineage_id=lineage, version=0, kind=kind, uri=str(tiny_model))
+            await engine.restore(base)
+        await engine.close()
+
+
+def torch_scores(model: Path, policy: PolicyRef, ids: Sequence[int]) -> list[float]:
+    """Log-probabilities of ids[1:], by transformers and peft."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    assert policy.uri is not None
+    if policy.kind is PolicyKind.LORA:
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        net = PeftModel.from_pretrained(base, policy.uri)
+    else:
+        net = AutoModelForCausalLM.from_pretrained(policy.uri, dtype=torch.float32)
+    with torch.no_grad():
+        log = torch.log_softmax(net.eval()(torch.tensor([list(ids)])).logits[0], -1)
+    return [float(log[at - 1, ids[at]]) for at in range(1, len(ids))]
+
+
+async def post(url: str, path: str, **body: object) -> tuple[int, str]:
+    """What no client of ours would ask for."""
+    async with aiohttp.ClientSession() as http, http.post(f"{url}/{path}", json=body) as answer:
+        return answer.status, await answer.text()
 
 
 async def test_a_server_that_is_not_there(tmp_path: Path) -> None:

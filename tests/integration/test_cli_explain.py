@@ -30,7 +30,8 @@ def turns() -> list[TurnRecord]:
     cut = turn(ONE, first, resolve_rule="named_echo_branch", branch_reason="history_edited",
                delivered=False, finish_reason=FinishReason.ABORT, trainable=False,
                untrainable_reason="aborted", created_at=2.0)  # fmt: skip
-    again = turn(ONE, first, resolve_rule="retry", retry_of=cut.id, created_at=3.0)
+    again = turn(ONE, first, resolve_rule="retry", retry_of=cut.id, created_at=3.0,
+                 finish_reason=FinishReason.LENGTH, finish_detail="content_filter")  # fmt: skip
     strange = turn(OTHER, first, resolve_rule="of_a_later_build", kind=TurnKind.SIDE,
                    kind_rule="subagent", created_at=4.0)  # fmt: skip
     return [first, cut, again, strange]
@@ -44,7 +45,8 @@ async def call(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     settings = DatabaseSettings(spool=tmp_path)
     database = await Database.open(settings, database_url, application="test")
     writer = await TurnWriter.open(database)
-    await writer.commit(ONE, OTHER, *STORED, next_state(STORED[0]))
+    followed = next_state(STORED[0]), next_state(STORED[2], how="rolled_back")
+    await writer.commit(ONE, OTHER, *STORED, *followed)
     await writer.close()
     await database.close()
     monkeypatch.setenv("DATABASE_URL", database_url)
@@ -60,7 +62,9 @@ async def call(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return invoke
 
 
-@pytest.mark.parametrize("name", [str(ONE.id), "chat-7", str(STORED[1].id)])
+@pytest.mark.parametrize(
+    "name", [str(ONE.id), "chat-7", str(STORED[1].id)], ids=["session", "name", "turn"]
+)
 async def test_a_session_is_found_by_its_id_a_turn_or_its_name(call: Call, name: str) -> None:
     text = await asyncio.to_thread(call, name, "--json")
     assert SECRET not in text
@@ -82,7 +86,16 @@ async def test_a_session_is_found_by_its_id_a_turn_or_its_name(call: Call, name:
     )
     assert cut["why"]["branch"].startswith("messages before the reply are not")
     assert cut["why"]["delivery"] == "the client left before the end"
+    assert cut["why"]["reply"] == "it was given up: not scored as complete"
+    assert again["why"]["reply"] == "a filter cut it: not scored as complete"
     assert again["why"]["retry"] == "a retry of 2"
+    assert (first["next_how"], cut["next_how"], again["next_how"]) == (
+        "continued",
+        None,
+        "rolled_back",
+    )
+    assert again["why"]["rollback"] == "its user went back behind it and said something else"
+    assert "rollback" not in first["why"]
 
 
 async def test_people_read_a_table(call: Call) -> None:

@@ -76,6 +76,10 @@ async def test_an_export_is_what_would_be_trained_and_trains_offline(
     # Nothing in the database has changed.
     assert await world.samples() == [("ready", None, None)] * 9
 
+    await asyncio.to_thread(call, "train", "--offline", str(out), "--full")
+    (whole,) = {*(tmp_path / "policies" / "offline").iterdir()} - {version}
+    assert (whole / "policy" / "model.safetensors").is_file()
+
     out.write_text("")
     with pytest.raises(TrainerError, match="too few"):
         await asyncio.to_thread(call, "train", "--offline", str(out))
@@ -104,6 +108,12 @@ async def test_a_dry_run_says_what_would_be_trained_and_why_the_rest_would_not(
     assert reasons[str(untrainable.id)] == "untrainable: grammar"
     assert list(reasons.values()).count("aborted") == 1
     assert len(reasons) == 4
+    found = json.loads(await asyncio.to_thread(call, "train", "--dry-run", "--json"))
+    assert [one["turn_id"] for one in found.pop("train")] == [str(one) for one in good[:4]]
+    assert found.pop("not") == reasons
+    assert found == {
+        "lineage": "default", "live_version": 0, "batch": 4, "due": True, "waiting": 0,
+    }  # fmt: skip
     assert await world.samples() == [("ready", None, None)] * 6
 
 

@@ -20,6 +20,7 @@ from gateway.records import (
     PolicyKind,
     PolicyRef,
     Sampling,
+    Served,
     VersionSpan,
     new_id,
 )
@@ -66,9 +67,9 @@ async def test_versions_change_under_load_without_a_failed_request(
         )
         for version in (1, 2, 3)
     ]
-    live = {lineage: versions[0]}
+    live = {lineage: Served(live=versions[0])}
 
-    async def told() -> Mapping[UUID, PolicyRef]:
+    async def told() -> Mapping[UUID, Served]:
         return dict(live)
 
     engine = SglangEngine(EngineSettings(name="real", url=sglang_url))
@@ -82,7 +83,7 @@ async def test_versions_change_under_load_without_a_failed_request(
         async with asyncio.timeout(60):
             while before.version not in pool.in_flight().get(lineage.hex, {}):
                 await asyncio.sleep(0.01)
-            live[lineage] = after
+            live[lineage] = Served(live=after)
             pool.poke()
             while set(pool.in_flight().get(lineage.hex, {})) != {after.version}:
                 await asyncio.sleep(0.01)

@@ -11,6 +11,7 @@ import aiohttp
 import openai
 import pytest
 
+from tests.dialects import first_event
 from tests.fixtures_gateway import Gateway
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
@@ -189,8 +190,8 @@ async def test_a_client_that_leaves_aborts_its_request(gateway: Gateway) -> None
         headers={"authorization": f"Bearer {gateway.keys.agent}"}
     ) as http:
         async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
-            await answer.content.readline()
-        async with asyncio.timeout(20):
+            assert await first_event(answer)
+        async with asyncio.timeout(120):
             while not gateway.engine.aborted:
                 await asyncio.sleep(0.02)
             while not (rows := await gateway.rows("SELECT * FROM turns")):
@@ -228,7 +229,7 @@ async def test_an_engine_that_dies_in_mid_stream_ends_in_an_error_event(gateway:
         stream = await client.chat.completions.create(model="tiny", messages=ASK, stream=True)
         with pytest.raises(openai.APIError):
             _ = [chunk async for chunk in stream]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not (rows := await gateway.rows("SELECT * FROM turns")):
             await asyncio.sleep(0.02)
     assert (rows[0]["finish_reason"], rows[0]["completion_len"]) == ("abort", 2)

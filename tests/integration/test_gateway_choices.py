@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 from uuid import UUID
 
 import aiohttp
-import openai
 import pytest
 
+from tests.dialects import events_of
+from tests.fakes import Turnstile
 from tests.fixtures_gateway import Gateway
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
@@ -41,39 +44,59 @@ async def test_every_choice_is_a_turn_and_what_groups_them_is_stored(gateway: Ga
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
 
-async def test_choices_stream_side_by_side(gateway: Gateway) -> None:
-    gateway.engine.chunk_delay_s = 0.01
+@pytest.fixture
+async def http(gateway: Gateway) -> AsyncIterator[aiohttp.ClientSession]:
+    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
+    async with aiohttp.ClientSession(gateway.url, headers=headers) as session:
+        yield session
+
+
+async def each_begun(
+    answer: aiohttp.ClientResponse, gate: Turnstile, count: int
+) -> list[dict[str, Any]]:
+    """Events up to the first words of the last choice, when each has one token sampled."""
+    await gate.let(count)
+    events: list[dict[str, Any]] = []
+    while len({choice["index"] for event in events for choice in spoken(event)}) < count:
+        line = await answer.content.readline()
+        assert line, events
+        events += events_of(line.decode())
+    return events
+
+
+def spoken(event: dict[str, Any]) -> list[dict[str, Any]]:
+    return [choice for choice in event["choices"] if choice["delta"].get("content")]
+
+
+async def test_choices_stream_side_by_side(http: aiohttp.ClientSession, gateway: Gateway) -> None:
+    gateway.engine.turnstile = gate = Turnstile()
     for text in SAID:
         gateway.says(text)
+    body = {"model": "tiny", "messages": ASK, "n": 3, "stream": True}
+    options = {"stream_options": {"include_usage": True}}
+    async with http.post("/v1/chat/completions", json=body | options) as answer:
+        events = await each_begun(answer, gate, 3)
+        assert not any(choice["finish_reason"] for e in events for choice in e["choices"])
+        gateway.engine.turnstile = None
+        for _ in range(100):
+            gate.release()
+        events += events_of((await answer.content.read()).decode())
     said: dict[int, str] = {}
     finishes: list[tuple[int, str]] = []
-    order: list[int] = []
-    async with gateway.client() as client:
-        stream = await client.chat.completions.create(
-            model="tiny",
-            messages=ASK,
-            n=3,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        chunks = [chunk async for chunk in stream]
-    for chunk in chunks:
-        for choice in chunk.choices:
-            assert choice.index not in dict(finishes), "nothing follows a choice's finish"
-            said[choice.index] = said.get(choice.index, "") + (choice.delta.content or "")
-            if choice.delta.content:
-                order.append(choice.index)
-            if choice.finish_reason:
-                finishes.append((choice.index, choice.finish_reason))
+    for event in events:
+        for choice in event["choices"]:
+            index, delta = choice["index"], choice["delta"]
+            assert index not in dict(finishes), "nothing follows a choice's finish"
+            said[index] = said.get(index, "") + (delta.get("content") or "")
+            if choice["finish_reason"]:
+                finishes.append((index, choice["finish_reason"]))
     turns = await gateway.rows("SELECT * FROM turns ORDER BY id")
     assert [said[index] for index in range(3)] == [turn["reply"]["content"] for turn in turns]
     assert sorted(said.values()) == sorted(SAID)
     assert sorted(finishes) == [(0, "stop"), (1, "stop"), (2, "stop")]
-    assert order != sorted(order), "the choices were sent one after the other"
-    usage = chunks[-1].usage
-    assert usage is not None
-    assert usage.completion_tokens == sum(turn["completion_len"] for turn in turns)
-    assert {chunk.id for chunk in chunks} == {f"chatcmpl-{turns[0]['id'].hex}"}
+    usage = events[-1]["usage"]
+    assert usage["completion_tokens"] == sum(turn["completion_len"] for turn in turns)
+    assert {event["id"] for event in events} == {f"chatcmpl-{turns[0]['id'].hex}"}
 
 
 async def test_the_choice_that_is_continued_has_the_next_state(gateway: Gateway) -> None:
@@ -96,42 +119,57 @@ async def test_the_choice_that_is_continued_has_the_next_state(gateway: Gateway)
     assert [state["turn_id"] for state in states] == [turns[1]["id"]]
 
 
-async def test_a_client_that_leaves_aborts_every_choice(gateway: Gateway) -> None:
-    gateway.engine.chunk_delay_s = 0.05
+async def test_a_client_that_leaves_aborts_every_choice(
+    http: aiohttp.ClientSession, gateway: Gateway
+) -> None:
+    gateway.engine.turnstile = gate = Turnstile()
     for _ in range(3):
         gateway.says("fox " * 100)
     body = {"model": "tiny", "messages": ASK, "n": 3, "stream": True}
-    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
-    async with aiohttp.ClientSession(headers=headers) as http:
-        async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
-            await answer.content.readline()
-            async with asyncio.timeout(20):
-                while len(gateway.engine.requests) < 3:
-                    await asyncio.sleep(0.01)
-            # Every choice has sampled something, so that each has a turn to keep.
-            await asyncio.sleep(0.3)
-        async with asyncio.timeout(20):
-            while len(gateway.engine.aborted) < 3:
-                await asyncio.sleep(0.02)
-            while len(turns := await gateway.rows("SELECT * FROM turns")) < 3:
-                await asyncio.sleep(0.02)
+    async with http.post("/v1/chat/completions", json=body) as answer:
+        # Every choice has sampled something, so that each has a turn to keep.
+        await each_begun(answer, gate, 3)
+    async with asyncio.timeout(120):
+        while len(gateway.engine.aborted) < 3:
+            await asyncio.sleep(0.02)
+        while len(turns := await gateway.rows("SELECT * FROM turns")) < 3:
+            await asyncio.sleep(0.02)
     assert {turn["finish_reason"] for turn in turns} == {"abort"}
     assert {turn["untrainable_reason"] for turn in turns} == {"aborted"}
     assert {UUID(rid) for rid in gateway.engine.aborted} == {turn["id"] for turn in turns}
 
 
-async def test_one_choice_that_fails_ends_all(gateway: Gateway) -> None:
-    gateway.engine.faults.die_after = 2
-    for _ in range(2):
-        gateway.says("the quick brown fox jumps over the lazy dog")
-    async with gateway.client() as client:
-        with pytest.raises(openai.InternalServerError) as caught:
-            await client.chat.completions.create(model="tiny", messages=ASK, n=2)
-    assert caught.value.status_code == 503
-    async with asyncio.timeout(20):
-        while len(turns := await gateway.rows("SELECT * FROM turns")) < 2:
-            await asyncio.sleep(0.02)
-    assert {turn["finish_reason"] for turn in turns} == {"abort"}
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_choice_that_fails_ends_all(
+    http: aiohttp.ClientSession, gateway: Gateway, stream: bool
+) -> None:
+    """The other one samples for as long as it is let."""
+    gateway.engine.turnstile = gate = Turnstile()
+    for text in ("fox fox", "dog " * 100):
+        gateway.says(text)
+    body = {"model": "tiny", "messages": ASK, "n": 2, "stream": stream}
+    asked = asyncio.create_task(http.post("/v1/chat/completions", json=body))
+    if stream:
+        async with await asked as answer:
+            await each_begun(answer, gate, 2)
+            gateway.engine.faults.die_after = 1
+            await gate.let(1)
+            events = events_of((await answer.content.read()).decode())
+        assert events[-1]["error"]["type"] == "server_error"
+    else:
+        await gate.let(2)
+        gateway.engine.faults.die_after = 1
+        await gate.let(1)
+        async with await asked as answer:
+            assert answer.status == 503
+    # What had sampled nothing that the gateway saw has no turn.
+    least = 2 if stream else 1
+    await gateway.until(f"SELECT 1 FROM turns HAVING count(*) >= {least}")
+    turns = await gateway.rows("SELECT finish_reason, trainable FROM turns")
+    assert {(turn["finish_reason"], turn["trainable"]) for turn in turns} == {("abort", False)}
+    async with asyncio.timeout(60):
+        while not gateway.engine.aborted:
+            await asyncio.sleep(0.01)
 
 
 async def test_the_session_ends_after_the_last_choice(gateway: Gateway) -> None:

@@ -12,7 +12,10 @@ import aiohttp
 import openai
 import pytest
 
+from gateway.api.services import Services
 from gateway.config import EngineSettings, Settings
+from gateway.errors import ConfigError
+from tests.dialects import first_event
 from tests.fakes import FakeSglang
 from tests.fakes_openai import FakeOpenAI, says
 from tests.running import Gateway, gateway_values, make_keys, running_gateway
@@ -58,6 +61,24 @@ async def test_a_reply_passes_through_and_is_kept_as_text(gateway: Texts) -> Non
     assert (turn["trainable"], turn["untrainable_reason"]) == (False, "no_token_ids")
     assert (turn["prompt_len"], turn["completion_len"], turn["sampled_ids"]) == (0, 0, b"")
     assert turn["version_min"] is None
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        ([{"content": "I would"}, {"finish": "content_filter"}], "content_filter"),
+        ([{"refusal": "I cannot help."}, {"finish": "stop"}], "refusal"),
+    ],
+)
+async def test_what_was_filtered_or_refused_says_so(
+    gateway: Texts, said: list[dict[str, str]], detail: str
+) -> None:
+    gateway.upstream.replies.append(said)
+    async with gateway.client() as client:
+        await client.chat.completions.create(model="tiny", messages=ASK)
+    [turn] = await gateway.rows("SELECT * FROM turns")
+    assert (turn["finish_reason"], turn["finish_detail"]) == ("length", detail)
+    assert turn["untrainable_reason"] == "no_token_ids"
 
 
 async def test_turns_are_continued_and_queued_for_judging(gateway: Texts) -> None:
@@ -122,8 +143,8 @@ async def test_a_client_that_leaves_stops_the_upstream(gateway: Texts) -> None:
     body = {"model": "tiny", "messages": ASK, "stream": True}
     async with aiohttp.ClientSession(headers=headers) as http:
         async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
-            await answer.content.readline()
-        async with asyncio.timeout(20):
+            assert await first_event(answer)
+        async with asyncio.timeout(120):
             while not gateway.upstream.dropped:
                 await asyncio.sleep(0.02)
     turn = await gateway.until("SELECT * FROM turns")
@@ -138,7 +159,7 @@ async def test_it_stands_in_while_no_engine_with_ids_serves(
         values = gateway_values(database_url, tiny_model, sglang.url, tmp_path)
         values["engines"] += (EngineSettings(kind="openai", name="spare", url=upstream.url),)
         async with running_gateway(Settings(**values), keys) as running, running.client() as client:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while not all(one["healthy"] for one in running.services.pool.describe()):
                     await asyncio.sleep(0.01)
 
@@ -157,14 +178,14 @@ async def test_it_stands_in_while_no_engine_with_ids_serves(
             with pytest.raises(openai.InternalServerError):
                 await engine_of(ASK)
             upstream.replies.append(says("from text"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while not running.services.pool.text_only(keys.lineage_id):
                     await asyncio.sleep(0.01)
             assert await engine_of(ASK) == "spare"
             assert upstream.requests[-1]["model"] == "tiny"
             # Back again, the history that came as text is rendered in full.
             await sglang.start()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while running.services.pool.text_only(keys.lineage_id):
                     await asyncio.sleep(0.01)
             sglang.replies.append(tokenizer.encode("ids again<|im_end|>"))
@@ -182,3 +203,42 @@ async def test_a_bare_prompt_is_no_message(gateway: Texts) -> None:
             await client.completions.create(model="tiny", prompt="The fox")
     assert caught.value.param == "prompt"
     assert gateway.upstream.requests == []
+
+
+async def test_engines_of_text_need_no_model_of_ours(database_url: str, tmp_path: Path) -> None:
+    async with FakeOpenAI() as upstream:
+        upstream.replies.append(says("jumps ", "over"))
+        keys = await make_keys(database_url, "theirs")
+        values = gateway_values(database_url, tmp_path, "", tmp_path)
+        values["model"] = {"name": "theirs"}
+        values["engines"] = ({"kind": "openai", "url": upstream.url},)
+        async with running_gateway(Settings(**values), keys) as gateway:
+            async with gateway.client() as client:
+                reply = await client.chat.completions.create(
+                    model="theirs",
+                    messages=ASK,  # type: ignore[arg-type]
+                    logprobs=True,
+                )
+                assert reply.choices[0].message.content == "jumps over"
+                assert reply.usage is not None
+                details = reply.usage.completion_tokens_details
+                assert details is not None
+                assert details.reasoning_tokens == 2
+                with pytest.raises(openai.BadRequestError, match="takes messages only"):
+                    await client.completions.create(model="theirs", prompt="The fox")
+            headers = {"authorization": f"Bearer {keys.agent}"}
+            async with aiohttp.ClientSession(headers=headers) as http:
+                body = {"model": "theirs", "messages": ASK}
+                url = f"{gateway.url}/v1/messages/count_tokens"
+                async with http.post(url, json=body) as answer:
+                    assert answer.status == 400
+                    assert (await answer.json())["type"] == "error"
+            [turn] = await gateway.rows("SELECT untrainable_reason, reasoning_tokens FROM turns")
+    assert turn == {"untrainable_reason": "no_token_ids", "reasoning_tokens": 2}
+
+
+async def test_engines_of_tokens_do(database_url: str, tmp_path: Path) -> None:
+    values = gateway_values(database_url, tmp_path, "http://127.0.0.1:9", tmp_path)
+    values["model"] = {"name": "tiny"}
+    with pytest.raises(ConfigError, match=r"model\.path"):
+        await Services.open(Settings(**values))

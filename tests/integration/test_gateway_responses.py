@@ -13,11 +13,8 @@ import aiohttp
 import openai
 import pytest
 
-from gateway.config import Settings
 from gateway.records import new_id
-from tests.fakes import FakeSglang
-from tests.fixtures_gateway import Gateway
-from tests.running import gateway_values, make_keys, running_gateway
+from tests.fixtures_gateway import Gateway, fake_gateway
 from tests.unit.chat_models import REASONING, write_model
 
 TOOL: Any = {
@@ -39,11 +36,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def gateway(database_url: str, model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with FakeSglang(model_path=model) as engine:
-        keys = await make_keys(database_url, "tiny")
-        settings = Settings(**gateway_values(database_url, model, engine.url, tmp_path))
-        async with running_gateway(settings, keys) as running:
-            yield Gateway(url=running.url, keys=keys, services=running.services, engine=engine)
+    async with fake_gateway(database_url, model, tmp_path) as running:
+        yield running
 
 
 @pytest.fixture
@@ -276,7 +270,7 @@ async def test_an_engine_that_dies_fails_the_response_once(
     ]
     assert events[-1].response.error is not None
     assert events[-1].response.error.code == "server_error"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not (rows := await gateway.rows("SELECT * FROM turns")):
             await asyncio.sleep(0.02)
     with pytest.raises(openai.NotFoundError):

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+from pydantic import SecretStr
 
-from tests.fixtures_gateway import Gateway
+from gateway.config import DatabaseSettings
+from gateway.records import new_id
+from gateway.store.claims import JudgeClaims
+from gateway.store.settings import SettingStore
+from tests.dialects import first_event
+from tests.fakes import Turnstile
+from tests.fixtures_gateway import Gateway, fake_gateway
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
 
@@ -45,7 +53,7 @@ async def test_who_leaves_and_asks_again_has_one_turn(gateway: Gateway) -> None:
     headers = {"authorization": f"Bearer {gateway.keys.agent}"}
     async with aiohttp.ClientSession(headers=headers) as http:
         async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
-            await answer.content.readline()
+            assert await first_event(answer)
         first = await gateway.until("SELECT id, session_id, delivered FROM turns")
     gateway.engine.chunk_delay_s = 0
     gateway.says("dog")
@@ -108,6 +116,92 @@ async def test_a_rewritten_history_is_a_branch_of_its_session(gateway: Gateway) 
     assert state["messages"] == [{"role": "user", "content": "brown"}]
 
 
+async def test_a_correction_after_a_rollback_is_what_followed_the_discarded_reply(
+    gateway: Gateway,
+) -> None:
+    for says, messages in (
+        ("dog", ASK),
+        ("the lazy dog", told("dog", "lazy")),
+        ("fox", told("dog", "quick")),
+        ("over", [*told("dog", "quick"), {"role": "assistant", "content": "fox"}, ASK[0]]),
+    ):
+        gateway.says(says)
+        await post(gateway, messages)
+    first, discarded, third, _ = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert {first["session_id"]} == {discarded["session_id"], third["session_id"]}
+    assert (third["parent_id"], third["resolve_rule"]) == (first["id"], "prefix_branch")
+    states = {row["turn_id"]: row for row in await gateway.rows("SELECT * FROM next_states")}
+    assert {turn: state["how"] for turn, state in states.items()} == {
+        first["id"]: "continued",
+        discarded["id"]: "rolled_back",
+        third["id"]: "continued",
+    }
+    assert states[first["id"]]["messages"] == [{"role": "user", "content": "lazy"}]
+    instead = states[discarded["id"]]
+    assert (instead["messages"], instead["following_id"]) == (
+        [{"role": "user", "content": "quick"}],
+        third["id"],
+    )
+    jobs = await JudgeClaims(gateway.services.database).claim(new_id(), 10, 60)
+    told_how = {job.turn_id: (job.how, job.next_state[0]["content"]) for job in jobs}
+    assert told_how == {
+        first["id"]: ("continued", "lazy"),
+        discarded["id"]: ("rolled_back", "quick"),
+        third["id"]: ("continued", "The quick brown fox?"),
+    }
+
+
+async def test_what_only_looks_like_a_rollback_is_none(gateway: Gateway) -> None:
+    body = {"model": "tiny", "messages": told("dog", "lazy")}
+    gateway.says("dog")
+    await post(gateway, ASK)
+    # Asked again with nothing changed, and several choices of one request.
+    for _ in range(2):
+        gateway.says("fox")
+        await post(gateway, told("dog", "lazy"))
+    for _ in range(2):
+        gateway.says("fox")
+    async with gateway.client() as client:
+        await client.chat.completions.create(**body, n=2)  # type: ignore[call-overload]
+    # Of replies that one request got several of, none is known to be the one that was discarded.
+    gateway.says("fox")
+    await post(gateway, told("dog", "quick"))
+    hows = await gateway.rows("SELECT how FROM next_states")
+    assert hows == [{"how": "continued"}]
+
+
+async def test_two_users_who_begin_alike_roll_back_nothing(gateway: Gateway) -> None:
+    """Both are told the same; the second goes on with words of his own."""
+    for _ in range(2):
+        gateway.says("dog")
+        await post(gateway, ASK)
+    for then in ("lazy", "quick"):
+        gateway.says("fox")
+        await post(gateway, told("dog", then))
+    hows = await gateway.rows("SELECT turn_id, how FROM next_states")
+    assert {row["how"] for row in hows} == {"continued"}
+    assert len(hows) == 2
+    sessions = await gateway.rows("SELECT session_id, count(*) AS n FROM turns GROUP BY 1")
+    assert sorted(row["n"] for row in sessions) == [2, 2]
+
+
+async def test_requests_that_are_under_way_at_once_roll_back_nothing(gateway: Gateway) -> None:
+    gateway.says("dog")
+    await post(gateway, ASK)
+    gateway.engine.turnstile = gate = Turnstile()
+    for _ in range(2):
+        gateway.says("fox")
+    asked = [asyncio.create_task(post(gateway, told("dog", then))) for then in ("lazy", "quick")]
+    # Both are in their places before either has a reply.
+    await gate.let(2)
+    gateway.engine.turnstile = None
+    for _ in range(20):
+        gate.release()
+    await asyncio.gather(*asked)
+    hows = await gateway.rows("SELECT how FROM next_states")
+    assert hows == [{"how": "continued"}]
+
+
 async def test_a_sub_agent_has_a_session_of_its_own(gateway: Gateway) -> None:
     gateway.says("dog")
     await post(gateway, ASK, x_session_id="main")
@@ -123,19 +217,42 @@ async def test_a_sub_agent_has_a_session_of_its_own(gateway: Gateway) -> None:
     ]
 
 
-async def test_a_parent_is_found_while_postgres_is_away(gateway: Gateway) -> None:
+async def test_a_parent_is_found_while_postgres_is_away(
+    database_url: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    impatient = DatabaseSettings(
+        url=SecretStr(database_url), spool=tmp_path / "spool", commit_timeout_s=1
+    )
+    async with fake_gateway(database_url, tiny_model, tmp_path, database=impatient) as gateway:
+        gateway.says("dog")
+        await post(gateway, ASK)
+        gateway.says("fox")
+        database = gateway.services.database
+        async with database.transaction() as connection:
+            # Whatever reads or writes turns hangs from here on.
+            await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
+            await post(gateway, told("dog", "lazy"))
+        async with asyncio.timeout(120):
+            while len(rows := await gateway.rows("SELECT * FROM turns ORDER BY id")) < 2:
+                await asyncio.sleep(0.05)
+        one, two = rows
+        assert (two["session_id"], two["parent_id"]) == (one["session_id"], one["id"])
+        assert two["resolve_rule"] == "prefix"
+        assert two["shared_len"] == one["prompt_len"] + one["completion_len"]
+
+
+async def test_rules_change_while_requests_are_served(gateway: Gateway) -> None:
     gateway.says("dog")
-    await post(gateway, ASK)
-    gateway.says("fox")
-    database = gateway.services.database
-    async with database.transaction() as connection:
-        # Whatever reads or writes turns hangs from here on.
-        await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
-        await post(gateway, told("dog", "lazy"))
-    async with asyncio.timeout(30):
-        while len(rows := await gateway.rows("SELECT * FROM turns ORDER BY id")) < 2:
-            await asyncio.sleep(0.05)
-    one, two = rows
-    assert (two["session_id"], two["parent_id"]) == (one["session_id"], one["id"])
-    assert two["resolve_rule"] == "prefix"
-    assert two["shared_len"] == one["prompt_len"] + one["completion_len"]
+    await post(gateway, ASK, x_turn_type="helper")
+    store = SettingStore(gateway.services.database)
+    await store.put("session_awareness", {"auxiliary_patterns": ["helper"]})
+    async with asyncio.timeout(60):
+        while True:
+            gateway.says("dog")
+            await post(gateway, ASK, x_turn_type="helper")
+            rules = [
+                row["kind_rule"] for row in await gateway.rows("SELECT * FROM turns ORDER BY id")
+            ]
+            if rules[-1] != "first_turn":
+                break
+    assert (rules[0], rules[-1]) == ("first_turn", "auxiliary_pattern")

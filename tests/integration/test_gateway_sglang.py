@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import openai
 import pytest
 
-from gateway.config import Settings
-from tests.running import Gateway, gateway_values, make_keys, running_gateway
+from tests.running import Gateway, gateway_over
 
 pytestmark = pytest.mark.sglang
 
@@ -37,9 +34,7 @@ def tool(name: str) -> dict[str, Any]:
 async def gateway(
     database_url: str, tiny_model: Path, sglang_url: str, tmp_path: Path
 ) -> AsyncIterator[Gateway]:
-    keys = await make_keys(database_url, "tiny")
-    settings = Settings(**gateway_values(database_url, tiny_model, sglang_url, tmp_path))
-    async with running_gateway(settings, keys) as running:
+    async with gateway_over(database_url, tiny_model, sglang_url, tmp_path) as running:
         yield running
 
 
@@ -143,27 +138,3 @@ async def test_a_sampled_token_is_among_the_likeliest(gateway: Gateway) -> None:
         assert values == sorted(values, reverse=True)
         # Nothing is likelier than the token that greedy sampling takes.
         assert (token.top_logprobs[0].bytes, values[0]) == (token.bytes, token.logprob)
-
-
-async def test_a_client_that_leaves_frees_the_engine(gateway: Gateway) -> None:
-    [engine] = gateway.services.pool.engines
-    body = {"model": "tiny", "messages": ASK, "n": 2, "stream": True, "max_tokens": 1800}
-    body["logit_bias"] = {str(id_): -100 for id_ in gateway.services.tokenizer.special_ids}
-    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
-    async with aiohttp.ClientSession(headers=headers) as http:
-        async with http.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
-            assert answer.status == 200
-            async with asyncio.timeout(60):
-                seen: set[int] = set()
-                while len(seen) < 2:
-                    line = await answer.content.readline()
-                    if line.startswith(b"data: "):
-                        [choice] = json.loads(line[6:])["choices"]
-                        seen |= {choice["index"]} if choice["delta"].get("content") else set()
-        async with asyncio.timeout(60):
-            while (await engine.status()).running:
-                await asyncio.sleep(0.02)
-    await gateway.until("SELECT 1 FROM turns HAVING count(*) = 2")
-    turns = await gateway.rows("SELECT finish_reason, completion_len FROM turns")
-    assert {turn["finish_reason"] for turn in turns} == {"abort"}
-    assert all(turn["completion_len"] < 1800 for turn in turns)

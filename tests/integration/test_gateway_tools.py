@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from gateway.config import Settings
-from tests.fakes import FakeSglang
-from tests.fixtures_gateway import Gateway
-from tests.running import gateway_values, make_keys, running_gateway
+from tests.dialects import DIALECTS, events_of
+from tests.fixtures_gateway import Gateway, fake_gateway
 from tests.tiny_model import TEMPLATE, make_model
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
@@ -24,11 +24,8 @@ async def calling(database_url: str, tmp_path: Path) -> AsyncIterator[Gateway]:
     """A gateway whose model writes calls as Qwen's do."""
     model = make_model(tmp_path / "model")
     (model / "chat_template.jinja").write_text("{#- writes <tool_call> -#}\n" + TEMPLATE)
-    async with FakeSglang(model_path=model) as engine:
-        keys = await make_keys(database_url, "tiny")
-        settings = Settings(**gateway_values(database_url, model, engine.url, tmp_path))
-        async with running_gateway(settings, keys) as running:
-            yield Gateway(url=running.url, keys=keys, services=running.services, engine=engine)
+    async with fake_gateway(database_url, model, tmp_path) as running:
+        yield running
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -71,3 +68,40 @@ async def test_a_forced_call_is_asked_of_the_engine(calling: Gateway) -> None:
     assert reply.choices[0].finish_reason == "tool_calls"
     [turn] = await calling.rows("SELECT trainable, untrainable_reason FROM turns")
     assert (turn["trainable"], turn["untrainable_reason"]) == (False, "grammar")
+
+
+#: How each dialect offers a tool, and forbids that it is called.
+FORBIDDEN: dict[str, dict[str, Any]] = {
+    "openai_chat": {"tools": TOOLS, "tool_choice": "none"},
+    "openai_responses": {
+        "tools": [{"type": "function", "name": "get_weather"}],
+        "tool_choice": "none",
+    },
+    "anthropic_messages": {
+        "tools": [{"name": "get_weather", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "none"},
+    },
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_no_call_is_allowed_there_is_none(calling: Gateway, stream: bool) -> None:
+    """What a model writes all the same is text, as it is, and nobody runs it."""
+    headers = {"authorization": f"Bearer {calling.keys.agent}"}
+    async with aiohttp.ClientSession(calling.url, headers=headers) as http:
+        for dialect in DIALECTS:
+            if (forbidden := FORBIDDEN.get(dialect.name)) is None:
+                continue
+            calling.says(CALL % "Oslo")
+            body = dialect.body(stream=stream, **forbidden)
+            async with http.post(dialect.path, json=body) as answer:
+                text = await answer.text()
+                assert answer.status == 200, text
+            events = events_of(text) if stream else [json.loads(text)]
+            assert dialect.text(events) == CALL % "Oslo"
+            assert dialect.ends(events) in (["stop"], ["completed"], ["end_turn"])
+    turns = await calling.rows("SELECT reply, finish_reason, trainable FROM turns")
+    assert len(turns) == len(FORBIDDEN)
+    for turn in turns:
+        assert "tool_calls" not in turn["reply"]
+        assert (turn["finish_reason"], turn["trainable"]) == ("stop", True)

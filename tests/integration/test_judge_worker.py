@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sys
+import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,23 @@ from uuid import UUID
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from gateway.config import DatabaseSettings, load
 from gateway.errors import StoreUnavailable
 from gateway.local.postgres import EmbeddedPostgres
-from gateway.records import FinishReason, Judgement, NextState, SessionRecord, TurnRecord, new_id
+from gateway.records import (
+    FeedbackRecord,
+    FinishReason,
+    Judgement,
+    NextState,
+    SessionRecord,
+    TurnRecord,
+    VersionSpan,
+    new_id,
+)
 from gateway.store.database import Database, migrate
+from gateway.store.settings import SettingStore
 from gateway.store.workers import Workers
 from gateway.store.writer import TurnWriter
 from judge.config import JudgeSettings
@@ -193,6 +206,101 @@ async def test_a_reply_that_was_cut_is_no_success(desk: Desk):
     assert "Thanks" not in str(logs)
 
 
+async def test_what_it_has_no_time_for_when_it_stops_is_free_at_once(desk: Desk):
+    one = await desk.add("Thanks!")
+    stop = asyncio.Event()
+    working = desk.start(stop, [Slow(3600)], shutdown_grace_s=0.05, lease_s=3600)
+    await eventually(lambda: _is(desk.count("state = 'leased'"), 1))
+    stop.set()
+    await working
+    row = await desk.database.fetchrow("SELECT * FROM judgements WHERE turn_id = $1", one.id)
+    assert row is not None
+    assert (row["state"], row["attempts"], row["lease_owner"]) == ("queued", 0, None)
+
+
+async def test_what_is_too_far_behind_is_not_judged(desk: Desk):
+    await desk.database.execute("UPDATE lineages SET live_version = 8")
+    old = [await desk.add("Thanks!") for _ in range(40)]
+    fresh = await desk.add("Thanks!", spans=(VersionSpan(version=4, start=0, end=4),))
+    said = await desk.add("And Vienna?")
+    word = FeedbackRecord(id=new_id(), tenant_id=said.tenant_id, turn_id=said.id, score=1.0)
+    await desk._writer.commit(word)
+    stop = asyncio.Event()
+    late = "UPDATE next_states SET arrived_at = arrived_at + interval '2 days' WHERE turn_id = $1"
+    await desk.database.execute(late, old[0].id)
+    # Version 3 is five behind, and η is 4.
+    with structlog.testing.capture_logs() as logs:
+        working = desk.start(stop, concurrency=4)
+        await eventually(lambda: _is(desk.count("state IN ('queued', 'leased')"), 0))
+        stop.set()
+        await working
+    rows = await desk.database.fetch("SELECT turn_id, state, reason, score FROM judgements")
+    found = {row["turn_id"]: tuple(row)[1:] for row in rows}
+    assert [found[turn.id] for turn in old] == [("skipped", "stale", None)] * 40
+    assert found[fresh.id][::2] == ("done", 1.0)
+    # Somebody's own word is heard, however late.
+    assert found[said.id][::2] == ("done", 1.0)
+    assert await desk.count("outcome = 'dropped' AND reason = 'stale'", "verdicts") == 40
+    told = [entry for entry in logs if entry["event"] == "dropped"]
+    assert sum(entry.get("stale_within_minute", 0) for entry in told) == 39
+    assert sum(entry.get("stale_after_day", 0) for entry in told) == 1
+
+
+async def test_versions_that_were_rolled_back_make_nothing_stale(desk: Desk):
+    # Version 8 comes from 2, and 2 from 1: 1 is two steps away, and 7 none of them.
+    for version, parent in ((1, None), (2, 1), (7, 2), (8, 2)):
+        await desk.database.execute(
+            "INSERT INTO policies (lineage_id, version, parent_version, kind, uri, state) "
+            "VALUES ($1, $2, $3, 'lora', 'file:///x', 'retired')",
+            desk.lineage, version, parent,
+        )  # fmt: skip
+    await desk.database.execute("UPDATE lineages SET live_version = 8")
+    near, far = [
+        await desk.add("Thanks!", spans=(VersionSpan(version=version, start=0, end=4),))
+        for version in (1, 3)
+    ]
+    stop = asyncio.Event()
+    working = desk.start(stop)
+    await eventually(lambda: _is(desk.count("state IN ('queued', 'leased')"), 0))
+    stop.set()
+    await working
+    rows = await desk.database.fetch("SELECT turn_id, state, reason FROM judgements")
+    found = {row["turn_id"]: row["state"] for row in rows}
+    assert (found[near.id], found[far.id]) == ("done", "skipped")
+
+
+async def test_an_alarm_is_in_the_heartbeat_and_in_the_metrics(desk: Desk):
+    for _ in range(4):
+        await desk.add("And Vienna?")
+    stop, port = asyncio.Event(), free_port()
+    async with ScriptedJudge(lambda _: "I would rather not say.") as server:
+        llm = {"base_url": server.url, "model": "m", "votes": 2, "prompt_usd": 10.0}
+        alarms = {"min_count": 8}
+        working = desk.start(stop, llm=llm, alarms=alarms, metrics_port=port)
+        workers = Workers(desk.database)
+
+        async def raised() -> bool:
+            details = [one.detail for one in await workers.alive("judge", 10)]
+            return [one["alarms"] for one in details] == [["parse_failures"]]
+
+        await eventually(raised)
+        text = await asyncio.to_thread(_scrape, port)
+        stop.set()
+        await working
+    assert 'nextstate_judge_votes_total{kind="grade",outcome="unparsed"} 8.0' in text
+    assert 'nextstate_judge_alarm{figure="parse_failures"} 1.0' in text
+    # Eight answers to a hundred tokens each, at ten dollars a million.
+    assert "nextstate_judge_usd_total 0.008" in text
+    usage = await desk.database.fetchval("SELECT usage FROM judgements LIMIT 1")
+    assert (usage["calls"], usage["prompt_tokens"], usage["usd"]) == (2, 200, 0.002)
+
+
+def _scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
+        text: str = reply.read().decode()
+    return text
+
+
 async def test_it_reports_itself_and_leaves_the_list_when_it_stops(desk: Desk):
     await desk.add("Thanks!")
     stop = asyncio.Event()
@@ -215,9 +323,10 @@ async def test_an_llm_judges_what_the_rules_leave_open_once_it_is_there(desk: De
     server.port = free_port()
     llm = {"base_url": server.url, "model": "m", "retries": 0, "votes": 2}
     stop = asyncio.Event()
-    # Nobody listens yet: the job waits, past the attempts that it would have otherwise.
+    # Nobody listens yet: the job waits, and no attempt is counted.
     working = desk.start(stop, llm=llm, max_attempts=1)
-    await eventually(lambda: _is(desk.count("state = 'queued' AND attempts >= 2"), 1))
+    waiting = "state = 'queued' AND reason LIKE 'JudgeUnavailable%' AND attempts = 0"
+    await eventually(lambda: _is(desk.count(waiting), 1))
     assert await desk.count("score = 1 AND judge = 'rules'") == 1
     async with server:
         await eventually(lambda: _is(desk.count("state = 'done'"), 2))
@@ -232,11 +341,27 @@ async def test_an_llm_judges_what_the_rules_leave_open_once_it_is_there(desk: De
     assert {row["turn_id"]: row["score"] for row in samples} == {left_open.id: -1, settled.id: 1}
 
 
+async def test_how_long_a_session_may_be_idle_is_changed_while_it_works(desk: Desk):
+    last = turn(desk.session, created_at=time.time() - 30)
+    await desk._writer.commit(replace(desk.session, seen_at=time.time() - 30), last)
+    stop = asyncio.Event()
+    working = desk.start(stop, idle_check_s=0.05)
+    await desk.add("Thanks!", session(lineage_id=desk.lineage))
+    await eventually(lambda: _is(desk.count("score = 1"), 1))
+    assert await desk.count("status = 'closed'", "sessions") == 0
+    await SettingStore(desk.database).put("session_awareness", {"session_timeout_s": 10})
+    await eventually(
+        lambda: _is(desk.count(f"id = '{last.session_id}' AND status = 'closed'", "sessions"), 1)
+    )
+    stop.set()
+    await working
+
+
 async def test_idle_sessions_are_closed_and_their_last_turns_get_a_verdict(desk: Desk):
     old = session(lineage_id=desk.lineage, seen_at=1000.0)
     await desk._writer.commit(old, turn(old, created_at=1000.0))
     stop = asyncio.Event()
-    working = desk.start(stop)
+    working = desk.start(stop, idle_check_s=0.05)
     await eventually(
         lambda: _is(desk.count("status = 'closed' AND end_reason = 'idle'", "sessions"), 1)
     )
@@ -298,12 +423,12 @@ async def test_the_process_stops_when_asked_and_says_what_is_wrong(
     process = await start(desk.url)
     await eventually(lambda: _is(desk.count("score = 1"), 1))
     process.send_signal(signal.SIGTERM)
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), 120)
     assert (process.returncode, err) == (0, b"")
     events = [json.loads(line) for line in out.splitlines()]
     assert [event["event"] for event in events] == ["judge_started", "scored", "judge_stopped"]
     assert {event["component"] for event in events} == {"judge"}
     process = await start(empty_database_url)
-    _, err = await asyncio.wait_for(process.communicate(), 30)
+    _, err = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode == 1
     assert err.decode() == "judge: the database has no tables yet: run `nextstate migrate`\n"

@@ -85,7 +85,7 @@ def _listens(port: int) -> bool:
 
 
 async def until(condition: object) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await polled(condition, every_s=0.02)  # type: ignore[arg-type]
 
 

@@ -77,7 +77,7 @@ async def test_what_is_said_next_changes_the_policy(
                         "SELECT 1 FROM policies WHERE version = 1 AND state = 'live'",
                         within_s=120,
                     )
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(120):
                         while gateway.services.pool.choose(keys.lineage_id, "x")[1].version < 1:
                             await asyncio.sleep(0.05)
                     await client.chat.completions.create(

@@ -25,6 +25,7 @@ from gateway.records import (
     TurnKind,
     new_id,
 )
+from gateway.store import ledger
 from gateway.store.admin import AdminReads
 from gateway.store.claims import JudgeClaims
 from gateway.store.database import Database
@@ -98,7 +99,9 @@ async def test_sessions_come_in_pages_without_gap_or_repeat(world: World):
     assert everyone["next"] is None
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "12", "12~x", f"-1~{new_id()}", f"{2**60}~{new_id()}"])
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "12", "12~x", f"-1~{UUID(int=1)}", f"{2**60}~{UUID(int=1)}"]
+)
 async def test_a_cursor_that_was_not_given_out_is_refused(world: World, cursor: str):
     with pytest.raises(InvalidRequest, match="cursor"):
         await world.admin.sessions(None, cursor=cursor)
@@ -225,18 +228,22 @@ async def test_versions_steps_and_swaps_are_listed_to_those_who_use_the_lineage(
     )  # fmt: skip
     await PolicyStore(world.database).record_swap(swap)
     for tenant in (world.tenant, None):
-        versions = await world.admin.policies(tenant)
-        assert [(row["version"], row["state"]) for row in versions] == [(1, "live"), (0, "retired")]
-        (found,) = await world.admin.train_steps(tenant)
+        versions = await ledger.policies(world.database, tenant, None, None, 100)
+        assert [(row["version"], row["state"]) for row in versions["items"]] == [
+            (1, "live"),
+            (0, "retired"),
+        ]
+        (found,) = (await ledger.train_steps(world.database, tenant, None, None, 100))["items"]
         assert (found["id"], found["samples"], found["lag_max"]) == (step.id, 3, 2)
         assert (found["started_at"], found["ended_at"]) == (10.0, 20.0)
-        (moved,) = await world.admin.swaps(tenant, world.lineage)
+        (moved,) = (await ledger.swaps(world.database, tenant, world.lineage, None, 100))["items"]
         assert (moved["engine"], moved["outcome"]) == ("e", "loaded")
     stranger = new_id()
-    assert await world.admin.policies(stranger) == []
-    assert await world.admin.train_steps(stranger, world.lineage) == []
-    assert await world.admin.swaps(stranger) == []
-    assert await world.admin.policies(None, new_id()) == []
+    for asked in (ledger.policies, ledger.train_steps, ledger.swaps):
+        of_stranger = await asked(world.database, stranger, None, None, 100)
+        assert of_stranger["items"] == []
+        of_none = await asked(world.database, None, new_id(), None, 100)
+        assert of_none["items"] == []
 
 
 async def test_the_status_says_what_waits_and_who_is_alive(world: World):

@@ -138,7 +138,7 @@ async def test_a_good_score_makes_a_sample_and_wakes_the_trainer(world: World):
     assert await world.claims.finish(A, job, GOOD, "binary")
     assert await world.samples() == [(first.id, "binary", 1.0, "ready")]
     assert await world.verdicts() == []
-    assert await asyncio.wait_for(woken.get(), 10) == world.lineage.hex
+    assert await asyncio.wait_for(woken.get(), 120) == world.lineage.hex
     row = await world.database.fetchrow(
         "SELECT state, judge, rule, score, confidence, lease_owner FROM judgements"
     )
@@ -292,6 +292,31 @@ async def test_judging_again_changes_a_sample_until_it_is_taken(world: World):
     assert [tuple(row) for row in rounds] == [(n, "done") for n in range(1, 7)]
 
 
+async def test_a_round_that_was_overtaken_changes_nothing_but_its_own_row(world: World):
+    slow, failing, dying = [await world.followed() for _ in range(3)]
+    old = {job.turn_id: job for job in await world.claims.claim(A, 10, 60)}
+    for one in (slow, failing, dying):
+        word = FeedbackRecord(id=new_id(), tenant_id=one.tenant_id, turn_id=one.id, score=-1.0)
+        await world.writer.commit(word)
+    for job in await world.claims.claim(B, 10, 60):
+        assert job.round == 2
+        assert await world.claims.finish(B, job, replace(GOOD, score=-1.0), "binary")
+    # What was said while the first round was under way stands, whatever comes of that round.
+    assert await world.claims.finish(A, old[slow.id], GOOD, "binary")
+    assert await world.claims.fail(A, old[failing.id], "no", None)
+    await world.database.execute("UPDATE judgements SET attempts = 3 WHERE state = 'leased'")
+    await world.run_out()
+    assert await world.claims.claim(A, 10, 60) == []
+    assert sorted(await world.samples()) == sorted(
+        (one.id, "binary", -1.0, "ready") for one in (slow, failing, dying)
+    )
+    assert await world.verdicts() == []
+    rows = await world.database.fetch(
+        "SELECT state, score FROM judgements WHERE round = 1 ORDER BY turn_id"
+    )
+    assert [tuple(row) for row in rows] == [("done", 1.0), ("dead", None), ("dead", None)]
+
+
 async def test_one_round_waits_at_a_time_and_only_within_the_tenant(world: World):
     first = await world.followed()
     assert not await world.claims.rejudge(first.id)
@@ -323,7 +348,7 @@ async def test_claiming_reads_only_what_is_open(world: World):
     )
     await world.followed()
     await world.database.execute("ANALYZE judgements")
-    plan = await world.database.fetch(f"EXPLAIN {CLAIM}", A, 16, 60.0)
+    plan = await world.database.fetch(f"EXPLAIN {CLAIM}", A, 16, 60.0, [])
     lines = [row[0] for row in plan]
     assert any("judgements_open" in line for line in lines)
     assert not any("Seq Scan on judgements" in line for line in lines)

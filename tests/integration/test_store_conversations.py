@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.config import DatabaseSettings
-from gateway.errors import StoreUnavailable
-from gateway.records import FinishReason, SessionRecord, TurnRecord, new_id
+from gateway.records import SAME_TOOLS, FinishReason, SessionRecord, TurnRecord, new_id
 from gateway.store.conversations import ConversationStore
 from gateway.store.database import Database
 from gateway.store.writer import TurnWriter
@@ -66,6 +65,18 @@ async def test_a_conversation_is_its_chain(database: Database) -> None:
     }
 
 
+async def test_tools_stand_where_they_were_offered_first(database: Database) -> None:
+    session = factories.session()
+    first, later = ({"type": "function", "name": "f"},), ({"type": "function", "name": "g"},)
+    line = [said(session, "one", tools=first)]
+    for text, tools in (("two", SAME_TOOLS), ("three", ()), ("four", later), ("five", SAME_TOOLS)):
+        line.append(said(session, text, line[-1], tools=tools))
+    await stored(database, session, *line)
+    store = ConversationStore(database)
+    found = [await store.find(session.tenant_id, turn.id, DIALECT) for turn in line]
+    assert [each and each.tools for each in found] == [first, first, (), later, later]
+
+
 async def test_what_may_not_be_read_is_not_there(database: Database) -> None:
     session, stranger = factories.session(), factories.session()
     open_, unkept = said(session, "open"), said(session, "unkept", response_store=False)
@@ -104,18 +115,3 @@ async def test_a_turn_is_forgotten_once_by_its_tenant(database: Database) -> Non
     found = await store.find(session.tenant_id, follower.id, DIALECT)
     assert found is not None
     assert len(found.messages) == 4
-
-
-async def test_a_schema_that_does_not_know_what_is_kept(database: Database) -> None:
-    """While servers are upgraded one by one, the column may not be there yet."""
-    session = factories.session()
-    turn = said(session, "one")
-    await stored(database, session, turn)
-    async with database.pool.acquire() as connection:
-        await connection.execute("ALTER TABLE turns DROP COLUMN response_store")
-    database.revision = "0001"
-    store = ConversationStore(database)
-    assert await store.find(session.tenant_id, turn.id, DIALECT) is not None
-    assert turn.id in await store.replies(session.tenant_id, [turn.id], DIALECT)
-    with pytest.raises(StoreUnavailable):
-        await store.forget(session.tenant_id, turn.id, DIALECT)

@@ -20,12 +20,13 @@ from sqlalchemy.pool import NullPool
 
 from gateway.config import DatabaseSettings
 from gateway.errors import RevisionMismatch, StoreError, StoreUnavailable
+from gateway.records import Role
 from gateway.store.database import REVISIONS, Database, migrate
-from gateway.store.packing import pack_ids
+from gateway.store.keys import KeyStore
 from gateway.store.schema import Base
 from gateway.store.writer import TurnWriter
 from tests.conftest import run_sql
-from tests.factories import session, turn
+from tests.factories import next_state, session, turn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,51 +114,109 @@ INSERT INTO api_keys (id, tenant_id, lineage_id, name, hint, digest, role) VALUE
 """
 
 
-async def test_data_of_an_earlier_revision_survives_up_and_down(
+_DATA_OF_0002 = """
+INSERT INTO turns (id, tenant_id, session_id, lineage_id, depth, kind, kind_rule, kind_confidence,
+    resolve_rule, dialect, model, engine, request_hash, chain_hash, message_count, messages,
+    tools_hash, reply, prompt_len, shared_len, completion_len, prompt_ids, sampled_ids, logprobs,
+    spans, sampling, finish_reason, trainable, untrainable_reason, cached_tokens, queued_ms,
+    total_ms, created_at, idempotency_key)
+SELECT '00000000-0000-0000-0000-000000000005', id, id, id, 0, 'main', '', 1, '', '', '', '',
+    sha256('r'), sha256('c'), 1, '[]', sha256('t'), '{}', 1, 0, 0, '\\x01000000', '', '', '[]',
+    '{}', 'stop', false, 'aborted', 0, 0, 0, now(), 'key'
+FROM tenants;
+INSERT INTO next_states (turn_id, tenant_id, following_id, messages, role, arrived_at)
+SELECT id, tenant_id, id, '[]', 'user', now() FROM turns;
+INSERT INTO feedback (id, tenant_id, turn_id, score, source)
+SELECT id, tenant_id, id, 1, 'api' FROM turns;
+"""
+
+
+@pytest.mark.parametrize(
+    ("revision", "data", "turns"),
+    [("0001", _DATA_OF_0001, 0), ("0002", _DATA_OF_0001 + _DATA_OF_0002, 1)],
+)
+async def test_data_of_every_earlier_revision_survives_up_and_down(
+    empty_database_url: str, revision: str, data: str, turns: int
+):
+    up = await asyncio.to_thread(alembic, empty_database_url, "upgrade", revision)
+    assert up.returncode == 0, up.stderr
+    await run_sql(empty_database_url, data)
+    before = await catalog(empty_database_url)
+    rows = await counts(empty_database_url)
+    await migrate(empty_database_url)
+    assert await counts(empty_database_url) == rows == (turns, turns, turns, 1)
+    down = await asyncio.to_thread(alembic, empty_database_url, "downgrade", revision)
+    assert down.returncode == 0, down.stderr
+    assert await catalog(empty_database_url) == before
+    assert await counts(empty_database_url) == rows
+
+
+async def test_a_turn_whose_ids_are_gone_goes_down_as_one_without(empty_database_url: str):
+    await migrate(empty_database_url)
+    await run_sql(empty_database_url, _DATA_OF_0001 + _DATA_OF_0002)
+    await run_sql(
+        empty_database_url,
+        "UPDATE turns SET tokens_cleared = true, prompt_ids = '', shared_len = 0, prompt_len = 9,"
+        " completion_len = 7",
+    )
+    down = await asyncio.to_thread(alembic, empty_database_url, "downgrade", "0002")
+    assert down.returncode == 0, down.stderr
+    connection = await asyncpg.connect(empty_database_url)
+    lengths = await connection.fetchrow("SELECT prompt_len, completion_len FROM turns")
+    await connection.close()
+    assert tuple(lengths) == (0, 0)
+
+
+async def counts(url: str) -> tuple[int, ...]:
+    tables = ("turns", "next_states", "feedback", "api_keys")
+    connection = await asyncpg.connect(url)
+    try:
+        return tuple([await connection.fetchval(f"SELECT count(*) FROM {t}") for t in tables])
+    finally:
+        await connection.close()
+
+
+async def test_this_build_runs_on_the_revision_before_its_own(
     empty_database_url: str, tmp_path: Path
 ):
-    up = await asyncio.to_thread(alembic, empty_database_url, "upgrade", "0001")
+    """It leaves out what is not there yet."""
+    up = await asyncio.to_thread(alembic, empty_database_url, "upgrade", REVISIONS[-2])
     assert up.returncode == 0, up.stderr
-    await run_sql(empty_database_url, _DATA_OF_0001)
-    before = await catalog(empty_database_url)
-    # This build also runs on the revision before its own, and leaves out what is not there yet.
     settings = DatabaseSettings(spool=tmp_path / "spool")
     database = await Database.open(settings, empty_database_url, application="test")
     await database.check_revision()
-    assert database.revision == "0001"
+    assert database.revision == REVISIONS[-2]
+    # Settings of tenants, one of which leaves all of its requests out, came later.
+    keys = KeyStore(database)
+    lineage = await keys.ensure_lineage("default", "tiny")
+    tenant = await keys.ensure_tenant("one")
+    _, secret = await keys.create(tenant, "agent", Role.AGENT, lineage)
+    assert (await keys.principal(secret)).capture
     writer = await TurnWriter.open(database)
     one = session()
-    old = turn(one, idempotency_key="k", delivered=False, echoes=("call",))
+    new = {"group_id": "g", "reasoning_tokens": 1, "redacted": True}
+    old = turn(one, **new)
     await writer.commit(one, old)
     await migrate(empty_database_url)
     # It goes on with the old columns until it is started again.
-    during = turn(one, old)
-    await writer.commit(during)
+    during = turn(one, old, **new)
+    await writer.commit(during, next_state(old, how="rolled_back"))
     await writer.close()
     await database.check_revision()
     writer = await TurnWriter.open(database)
-    new = turn(one, during, idempotency_key="k", delivered=False, response_store=False)
-    await writer.commit(new)
+    after = turn(one, during, **new)
+    await writer.commit(after, next_state(during, how="rolled_back"))
     await writer.close()
     rows = await database.fetch(
-        "SELECT id, idempotency_key, delivered, response_store, sampled_ids FROM turns ORDER BY id"
+        "SELECT t.id, group_id, reasoning_tokens, redacted, how"
+        " FROM turns t LEFT JOIN next_states n ON n.turn_id = t.id"
     )
     await database.close()
-    ids = pack_ids(old.sampled_ids)
     assert {tuple(row) for row in rows} == {
-        (old.id, None, True, True, ids),
-        (during.id, None, True, True, ids),
-        (new.id, "k", False, False, ids),
+        (old.id, None, 0, False, "continued"),
+        (during.id, None, 0, False, "rolled_back"),
+        (after.id, "g", 1, True, None),
     }
-    down = await asyncio.to_thread(alembic, empty_database_url, "downgrade", "0001")
-    assert down.returncode == 0, down.stderr
-    assert await catalog(empty_database_url) == before
-    connection = await asyncpg.connect(empty_database_url)
-    counts = await connection.fetchrow(
-        "SELECT (SELECT count(*) FROM turns), (SELECT count(*) FROM api_keys)"
-    )
-    await connection.close()
-    assert tuple(counts) == (3, 1)
 
 
 def test_the_build_knows_every_revision():
@@ -186,7 +245,7 @@ async def test_ids_and_logprobs_are_stored_out_of_line(database: Database):
     rows = await database.fetch(
         "SELECT attname, attstorage, attcompression FROM pg_attribute"
         " WHERE attrelid = 'turns'::regclass"
-        " AND attname IN ('prompt_ids', 'sampled_ids', 'logprobs', 'messages')"
+        " AND attname IN ('prompt_ids', 'sampled_ids', 'logprobs', 'kept', 'messages')"
     )
     has_lz4 = await database.fetchval(
         "SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression'"
@@ -195,8 +254,22 @@ async def test_ids_and_logprobs_are_stored_out_of_line(database: Database):
         "prompt_ids": (b"e", b"\x00"),
         "sampled_ids": (b"e", b"\x00"),
         "logprobs": (b"e", b"\x00"),
+        "kept": (b"e", b"\x00"),
         "messages": (b"x", b"l" if has_lz4 else b"\x00"),
     }
+
+
+async def test_large_tables_are_vacuumed_after_a_small_share_of_changes(database: Database):
+    rows = await database.fetch(
+        "SELECT relname, reloptions FROM pg_class WHERE relkind = 'r' AND reloptions IS NOT NULL"
+        " AND relnamespace = 'public'::regnamespace ORDER BY relname"
+    )
+    assert [row["relname"] for row in rows] == ["judgements", "next_states", "turns"]
+    for row in rows:
+        assert {*row["reloptions"]} == {
+            "autovacuum_vacuum_scale_factor=0.02",
+            "autovacuum_vacuum_insert_scale_factor=0.02",
+        }
 
 
 async def opened(url: str) -> Database:

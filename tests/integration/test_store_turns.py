@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import DatabaseSettings
 from gateway.errors import StoreUnavailable
 from gateway.records import FinishReason, TurnKind, new_id
+from gateway.store.candidates import FIND_CANDIDATES, wanted_row
 from gateway.store.database import Database
+from gateway.store.lookups import PLANNER
 from gateway.store.recent import RecentTurns, Wanted
-from gateway.store.turns import TurnStore, find_candidates_sql
+from gateway.store.table import document
+from gateway.store.turns import TurnStore
 from gateway.store.writer import TurnWriter
 from tests.factories import digest, next_state, session, turn
 
@@ -87,16 +91,19 @@ async def test_finding_candidates_uses_an_index_for_every_key(parts: Parts):
     await writer.commit(*(turn(session(), echoes=(f"other {n}",)) for n in range(1500)))
     for table in ("turns", "sessions", "echoes"):
         await database.execute(f"ANALYZE {table}")
-    hashes = [digest(str(number)) for number in range(400)]
-    plan = await database.fetchval(
-        f"EXPLAIN (FORMAT json) {find_candidates_sql('0002')}",
-        one.tenant_id,
-        hashes,
-        ["call 1", "call 2"],
-        digest("body"),
-        time.time() - 600,
-        new_id(),
+    wanted = Wanted(
+        chains=[digest(str(number)) for number in range(400)],
+        echoes=["call 1", "call 2"],
+        request=digest("body"),
+        since=time.time() - 600,
+        previous=new_id(),
     )
+    connection = await database.connect(**PLANNER)
+    plan = await connection.fetchval(
+        f"EXPLAIN (FORMAT json) {FIND_CANDIDATES}",
+        document([wanted_row(one.tenant_id, wanted)]),
+    )
+    await connection.close()
 
     def nodes(node: dict) -> list[dict]:
         return [node, *(below for child in node.get("Plans", ()) for below in nodes(child))]
@@ -147,20 +154,6 @@ async def test_what_many_have_said_does_not_hide_an_id(parts: Parts):
     found = turns.recent_candidates(one.tenant_id, Wanted(echoes=["=said", "call"]))
     assert called.id in {each.turn_id for each in found}
     assert len(found) <= 65
-
-
-async def test_candidates_are_found_on_the_schema_before(parts: Parts):
-    database, writer, turns = parts
-    one = session()
-    cut = turn(one, finish_reason=FinishReason.ABORT, echoes=("call",), trainable=False,
-               untrainable_reason="aborted")  # fmt: skip
-    await writer.commit(one, cut)
-    await database.execute("DROP TABLE echoes")
-    await database.execute("ALTER TABLE turns DROP COLUMN delivered, DROP COLUMN idempotency_key")
-    database.revision = "0001"
-    wanted = Wanted(chains=[cut.chain_hash], echoes=["call"])
-    (found,) = await turns.find_candidates(one.tenant_id, wanted)
-    assert (found.turn_id, found.delivered, found.idempotency_key) == (cut.id, False, None)
 
 
 async def test_what_was_stored_last_is_found_without_postgres(parts: Parts):
@@ -339,15 +332,113 @@ async def test_a_session_is_ended_once(parts: Parts):
     assert await database.fetchval("SELECT end_reason FROM sessions") == "client_done"
 
 
+async def test_a_turn_that_is_stored_after_the_end_of_its_session_gets_a_verdict(parts: Parts):
+    database, writer, turns = parts
+    one = session(seen_at=1000.0)
+    first, late = turn(one, created_at=1000.0), turn(one, created_at=1000.0)
+    await writer.commit(one, first)
+    assert await turns.end_session(one.tenant_id, one.id, "client_done")
+    ended = await database.fetchval("SELECT ended_at FROM sessions")
+    await writer.commit(one, late)
+    assert await turns.close_idle(3600) == 1
+    rows = await database.fetch("SELECT turn_id, outcome, reason FROM verdicts")
+    assert {tuple(row) for row in rows} == {
+        (each.id, "unscored", "no_next_state") for each in (first, late)
+    }
+    row = await database.fetchrow("SELECT status, end_reason, ended_at FROM sessions")
+    assert tuple(row) == ("closed", "client_done", ended)
+
+
+async def test_look_ups_that_come_at_once_are_one_query_and_each_finds_its_own(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+):
+    database, writer, turns = parts
+    asked: list[int] = []
+    look_up = database.look_up
+
+    async def counted(sql: str, *values: object, timeout_s: float):
+        asked.append(len(json.loads(str(values[0]))))
+        return await look_up(sql, *values, timeout_s=timeout_s)
+
+    monkeypatch.setattr(database, "look_up", counted)
+    ours, theirs = session(), session()
+    mine = [turn(ours, chain_hash=digest(str(number))) for number in range(3)]
+    other = turn(theirs, chain_hash=digest("0"))
+    await writer.commit(ours, *mine)
+    await writer.commit(theirs, other)
+    found = await asyncio.gather(
+        *(turns.find_candidates(ours.tenant_id, Wanted(chains=[one.chain_hash])) for one in mine),
+        turns.find_candidates(theirs.tenant_id, Wanted(chains=[digest("0"), digest("1")])),
+        turns.find_candidates(ours.tenant_id, Wanted(chains=[digest("other")])),
+    )
+    assert [[one.turn_id for one in each] for each in found] == [
+        [mine[0].id],
+        [mine[1].id],
+        [mine[2].id],
+        [other.id],
+        [],
+    ]
+    assert asked == [5]
+
+
+async def test_who_leaves_while_it_is_looked_takes_nothing_from_the_others(parts: Parts):
+    database, writer, turns = parts
+    one = session()
+    root = turn(one)
+    await writer.commit(one, root)
+    async with database.transaction() as connection:
+        await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
+        wanted = Wanted(chains=[root.chain_hash])
+        leaving = asyncio.create_task(turns.find_candidates(one.tenant_id, wanted))
+        staying = asyncio.create_task(turns.find_candidates(one.tenant_id, wanted))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(turns.find_candidates(one.tenant_id, wanted))
+        await asyncio.sleep(0)
+        leaving.cancel()
+    for task in (staying, late):
+        assert [found.turn_id for found in await task] == [root.id]
+    assert leaving.cancelled()
+
+
+async def test_nobody_waits_for_the_look_up_of_a_very_long_conversation(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+):
+    database, writer, turns = parts
+    one = session()
+    root = turn(one)
+    await writer.commit(one, root)
+    go_on, look_up = asyncio.Event(), database.look_up
+
+    async def held(sql: str, *values: object, timeout_s: float):
+        if len(str(values[0])) > 10_000:
+            await go_on.wait()
+        return await look_up(sql, *values, timeout_s=timeout_s)
+
+    monkeypatch.setattr(database, "look_up", held)
+    hashes = [digest(str(number)) for number in range(200)]
+    long = asyncio.create_task(
+        turns.find_candidates(one.tenant_id, Wanted(chains=[*hashes, root.chain_hash]))
+    )
+    await asyncio.sleep(0)
+    (found,) = await turns.find_candidates(one.tenant_id, Wanted(chains=[root.chain_hash]))
+    assert found.turn_id == root.id
+    assert not long.done()
+    go_on.set()
+    assert [each.turn_id for each in await long] == [root.id]
+
+
 async def test_a_hanging_table_costs_no_more_than_the_patience(parts: Parts, database_url: str):
     database, _, _ = parts
-    settings = database.settings.model_copy(update={"commit_timeout_s": 0.2})
+    settings = database.settings.model_copy(update={"commit_timeout_s": 2.0})
     impatient = await Database.open(settings, database_url, application="test")
     turns = TurnStore(impatient, 10)
     async with database.transaction() as connection:
         await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(StoreUnavailable):
-            await turns.find_candidates(new_id(), Wanted(chains=[digest("x")]))
+        wanted = Wanted(chains=[digest("x")])
+        asked = [asyncio.create_task(turns.find_candidates(new_id(), wanted)) for _ in range(65)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+    # Also of the one that waited for the query before it.
+    assert {type(each) for each in found} == {StoreUnavailable}
     assert await turns.find_candidates(new_id(), Wanted(chains=[digest("x")])) == []
     await impatient.close()
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import DatabaseSettings
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.local.postgres import EmbeddedPostgres
-from gateway.records import FeedbackRecord, TurnKind, new_id
+from gateway.records import FeedbackRecord, Sampling, TurnKind, new_id
 from gateway.store.database import Database, migrate
+from gateway.store.lookups import PLANNER
 from gateway.store.packing import unpack_ids, unpack_logprobs
 from gateway.store.spool import Spool
+from gateway.store.statements import ALL_AT_ONCE, NEXT_STATES_AT_ONCE, TURNS_AT_ONCE
 from gateway.store.writer import TurnWriter
 from tests.factories import next_state, session, turn
 
@@ -41,7 +45,7 @@ async def count(database: Database, table: str, where: str = "true") -> int:
 
 
 async def eventually(check, expected) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while await check() != expected:
             await asyncio.sleep(0.05)
 
@@ -112,6 +116,75 @@ async def test_many_at_once_share_few_transactions(writing):
     assert after - before <= 10
 
 
+async def test_what_one_request_writes_is_one_statement(writing):
+    _, writer = writing
+    one = session()
+    unknown = turn(one, kind=TurnKind.UNKNOWN, echoes=("call-a",))
+    await writer.commit(one, unknown)
+    asked: list[str] = []
+    writer._connection.add_query_logger(lambda query: asked.append(query.query))
+    await writer.commit(next_state(unknown))
+    await writer.commit(one, turn(one, unknown))
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "sql", [TURNS_AT_ONCE, NEXT_STATES_AT_ONCE, ALL_AT_ONCE], ids=["turns", "states", "all"]
+)
+async def test_a_plan_that_is_made_while_tables_are_empty_reads_no_table_whole(
+    database: Database, sql: dict[str, str]
+):
+    connection = await database.connect(**PLANNER)
+    await connection.execute(f"PREPARE written AS {sql[database.revision]}")
+    parameters = max(map(int, re.findall(r"\$(\d+)", sql[database.revision])))
+    values = ", ".join(["NULL"] * parameters)
+    plan = await connection.fetchval(f"EXPLAIN (FORMAT json) EXECUTE written({values})")
+    await connection.close()
+
+    def nodes(node: dict) -> list[dict]:
+        return [node, *(below for child in node.get("Plans", ()) for below in nodes(child))]
+
+    plans = json.loads(plan) if isinstance(plan, str) else plan
+    found = nodes(plans[0]["Plan"])
+    assert "Seq Scan" not in {node["Node Type"] for node in found}
+    by = {node["Index Name"]: node.get("Index Cond", "") for node in found if "Index Name" in node}
+    keys = {"turns": "id", "sessions": "id", "next_states": "turn_id", "judgements": "turn_id"}
+    keys["erasures"] = "digest"
+    assert by
+    for index, condition in by.items():
+        assert f"{keys[index.removesuffix('_pkey')]} = " in condition
+
+
+async def test_next_states_and_turns_of_many_are_written_together(writing):
+    database, writer = writing
+    chats = [session(external_id=f"chat-{number}") for number in range(3)]
+    first = [turn(one, kind=TurnKind.UNKNOWN) for one in chats]
+    side = turn(chats[0], kind=TurnKind.SIDE)
+    await asyncio.gather(
+        *(writer.commit(one, record) for one, record in zip(chats, first, strict=True))
+    )
+    await writer.commit(next_state(side))
+    follower = next_state(first[0])
+    # The first goes alone, the others are one batch.
+    await asyncio.gather(
+        writer.commit(turn(chats[0])),
+        writer.commit(follower),
+        writer.commit(next_state(first[0], role="tool")),
+        writer.commit(next_state(first[1], judge=False)),
+        writer.commit(next_state(first[2], tenant_id=new_id())),
+        writer.commit(side),
+        *(writer.commit(one, turn(one)) for one in chats),
+    )
+    assert await count(database, "turns") == 8
+    rows = await database.fetch("SELECT turn_id, following_id FROM next_states")
+    assert {row["turn_id"] for row in rows} == {first[0].id, first[1].id, side.id}
+    assert follower.following_id in {row["following_id"] for row in rows}
+    promoted = await database.fetch("SELECT id FROM turns WHERE kind_rule LIKE 'promoted%'")
+    assert {row["id"] for row in promoted} == {first[0].id, first[1].id}
+    jobs = await database.fetch("SELECT turn_id, state FROM judgements")
+    assert {tuple(job) for job in jobs} == {(first[0].id, "queued"), (side.id, "skipped")}
+
+
 async def test_the_session_is_seen_again_and_reopened(writing):
     database, writer = writing
     one = session(seen_at=1000.0)
@@ -121,8 +194,9 @@ async def test_the_session_is_seen_again_and_reopened(writing):
     )
     late = replace(one, seen_at=1400.0)
     await writer.commit(late, turn(late, created_at=1400.0))
+    # Its turn is without a verdict: it is looked at once more, and ended as before.
     row = await database.fetchrow("SELECT status, end_reason FROM sessions")
-    assert tuple(row) == ("closed", "idle")
+    assert tuple(row) == ("open", "idle")
     again = replace(one, seen_at=2000.0)
     await writer.commit(again, turn(again, created_at=2000.0))
     row = await database.fetchrow(
@@ -229,8 +303,10 @@ async def test_a_failure_of_our_own_ends_neither_the_writer_nor_a_wait(writing, 
 
     with monkeypatch.context() as patch:
         patch.setattr("gateway.store.writer.store", broken)
+        first = turn(one)
         with pytest.raises(StoreError, match="a bug"):
-            await writer.commit(one, turn(one))
+            # What follows a turn of the same commit is written step by step.
+            await writer.commit(one, first, next_state(first))
     await writer.commit(one, turn(one))
     assert await count(database, "turns") == 1
     # Nothing of the broken transaction was committed with the next one.
@@ -241,8 +317,9 @@ async def test_texts_that_postgres_has_no_form_for_are_mended(writing):
     database, writer = writing
     one = session(client="a\0b")
     said = {"role": "assistant", "content": "x\0y\ud800"}
-    await writer.commit(one, turn(one, reply=said))
+    await writer.commit(one, turn(one, reply=said, sampling=Sampling(stop=("a\0",))))
     assert (await database.fetchval("SELECT reply ->> 'content' FROM turns")) == "x\ufffdy?"
+    assert (await database.fetchval("SELECT sampling -> 'stop' ->> 0 FROM turns")) == "a\ufffd"
     assert (await database.fetchval("SELECT client FROM sessions")) == "a\ufffdb"
 
 
@@ -257,7 +334,7 @@ async def test_the_first_follower_wins_and_wakes_the_judge(writing):
     winner = next_state(first)
     await writer.commit(winner, next_state(first, role="tool"))
     await writer.commit(next_state(first, role="tool"))
-    await asyncio.wait_for(woken.get(), 10)
+    await asyncio.wait_for(woken.get(), 120)
     row = await database.fetchrow("SELECT following_id, role, messages FROM next_states")
     assert tuple(row) == (
         winner.following_id,
@@ -374,7 +451,7 @@ async def test_closing_writes_what_is_queued(database_url: str, tmp_path: Path):
 async def test_a_hanging_postgres_is_waited_for_no_longer_than_allowed(
     database_url: str, tmp_path: Path
 ):
-    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3)
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=2.0)
     database = await Database.open(settings, database_url, application="test")
     writer = await TurnWriter.open(database)
     one = session()
@@ -384,7 +461,7 @@ async def test_a_hanging_postgres_is_waited_for_no_longer_than_allowed(
     await blocking.start()
     await blocker.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
     await asyncio.wait_for(asyncio.gather(*(writer.commit(turn(one)) for _ in range(5))), 60)
-    assert writer.spooling
+    assert (writer.spooling, writer.spooled) == (True, 5)
     await blocking.rollback()
     await eventually(lambda: count(database, "turns"), 5)
     await eventually(lambda: asyncio.sleep(0, writer.spooling), False)
@@ -394,7 +471,7 @@ async def test_a_hanging_postgres_is_waited_for_no_longer_than_allowed(
 
 
 async def test_a_stopped_backend_is_cut_off(database_url: str, tmp_path: Path):
-    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3)
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=2.0)
     database = await Database.open(settings, database_url, application="test")
     writer = await TurnWriter.open(database)
     one = session()
@@ -469,7 +546,7 @@ async def test_nothing_is_lost_or_doubled_while_postgres_is_down(
 
 
 async def test_a_spooled_row_that_is_refused_is_set_aside(database_url: str, tmp_path: Path):
-    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3)
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=2.0)
     database = await Database.open(settings, database_url, application="test")
     blocker = await asyncpg.connect(database_url)
     blocking = blocker.transaction()
@@ -490,7 +567,7 @@ async def test_a_spooled_row_that_is_refused_is_set_aside(database_url: str, tmp
 
 
 async def test_with_no_room_in_the_spool_the_caller_is_told(database_url: str, tmp_path: Path):
-    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=0.3, spool_bytes=10)
+    settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=2.0, spool_bytes=10)
     database = await Database.open(settings, database_url, application="test")
     writer = await TurnWriter.open(database)
     one = session()

@@ -300,10 +300,10 @@ async def test_stopping_in_mid_step_gives_the_samples_back(
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
-    def tokens(self: TorchBackend, micro: Any) -> Any:
+    def tokens(self: TorchBackend, *given: Any) -> Any:
         loop.call_soon_threadsafe(stop.set)
         asyncio.run_coroutine_threadsafe(stop.wait(), loop).result(10)
-        return original(self, micro)
+        return original(self, *given)
 
     monkeypatch.setattr(TorchBackend, "_tokens", tokens)
     config = world.settings.trainer.model_copy(update={"micro_batch_tokens": 1})

@@ -2,7 +2,8 @@
 
 A row: `request` (a user's words or messages), `reply` (text or a message), `next` (messages),
 `score` and `rule` that the rules should come to (null: left to a judge that reads, whose score is
-`reads` where people would agree on one), optionally `finish` and `feedback`.
+`reads` where people would agree on one), optionally `finish`, `feedback` and `how`
+(`rolled_back`: `next` took the place of `request`).
 """
 
 from __future__ import annotations
@@ -35,4 +36,5 @@ def evidence(row: dict[str, Any]) -> Evidence:
             for i, record in enumerate(row.get("feedback", []))
         ),
         finish_reason=FinishReason(row.get("finish", "stop")),
+        discarded=row.get("how") == "rolled_back",
     )

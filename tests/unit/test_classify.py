@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.classify import Classifier, Kind, next_state_of, promoted_by
 from gateway.config import SessionSettings
@@ -24,6 +25,10 @@ REPLY: Message = {"role": "assistant", "content": "Done."}
 TOOL = {"type": "function", "function": {"name": "f"}}
 SCHEMA = Sampling(grammar={"json_schema": "{}"})
 NEW = Resolution(session_id=None, parent=None, rule="new")
+
+
+def said(words: str) -> Message:
+    return {"role": "user", "content": words}
 
 
 def request(*messages: Message, **more: Any) -> TurnRequest:
@@ -102,7 +107,13 @@ def test_a_pattern_that_is_none_is_the_operators_error() -> None:
     [
         (request(), NEW, TurnKind.UNKNOWN, "first_turn"),
         (request(tools=(TOOL,)), NEW, TurnKind.UNKNOWN, "first_turn"),
-        (request(sampling=SCHEMA), NEW, TurnKind.SIDE, "one_shot_with_schema"),
+        (request(sampling=SCHEMA), NEW, TurnKind.UNKNOWN, "one_shot_with_schema"),
+        (
+            request(USER, REPLY, USER),
+            after(TurnKind.MAIN, beside=True),
+            TurnKind.UNKNOWN,
+            "asked_beside_before",
+        ),
         (request(sampling=SCHEMA, tools=(TOOL,)), NEW, TurnKind.UNKNOWN, "first_turn"),
         (
             request(),
@@ -190,15 +201,25 @@ def test_structure_decides_the_rest(
             "compaction",
         ),
         (request(client="opencode/1.18"), "one_shot_without_tools"),
+        (request(said("### Task:\nSuggest 3-5 relevant follow-up questions.")), "follow_ups"),
+        (request(USER, REPLY, said("### Task:\nGenerate 1-3 broad tags for it.")), "tags"),
+        (request(said("### Task:\nGenerate a concise, 3-5 word title with an emoji.")), "title"),
+        (
+            request(said("### Task:\nAnalyze the chat history to see which search queries help.")),
+            "search_queries",
+        ),
+        (request(said("Provide a concise, 5-word-or-less title for the conversation.")), "title"),
+        (
+            request({"role": "system", "content": "*Briefly* summarize this partial conversation"}),
+            "compaction",
+        ),
     ],
 )
 def test_known_agents_reveal_calls_beside_their_main_line(ask: TurnRequest, rule: str) -> None:
     found = kind_of(ask)
     assert (found.kind, found.rule) == (TurnKind.SIDE, rule)
     # What the operator wants trained is trained.
-    assert kind_of(ask, trainable_patterns=("subagent|compaction|title|opencode",)).kind is (
-        TurnKind.MAIN
-    )
+    assert kind_of(ask, trainable_patterns=(f"{rule}|opencode",)).kind is TurnKind.MAIN
 
 
 def test_an_agent_that_leaves_its_tools_out_compacts() -> None:
@@ -213,6 +234,9 @@ def test_an_agent_that_leaves_its_tools_out_compacts() -> None:
         "You are a title generator",
         "cc_is_subagent=true",
         "You are the component that summarizes internal chat history",
+        "### Task:\nRespond to the user query using the provided context.\n<context>",
+        "How do I make a model suggest 3-5 relevant follow-up questions?",
+        "Write a title for the conversation of the two in chapter 2",
     ],
 )
 def test_a_user_who_says_the_same_words_is_on_the_main_line(words: str) -> None:
@@ -249,6 +273,43 @@ def test_the_next_state_is_everything_that_followed(
     assert next_state_of(request(USER, REPLY, *new), after()) == (new[:count], role)
 
 
+def one_shot(
+    *new: Message, grammar: bool = False, max_tokens: int | None = None, **more: Any
+) -> bool:
+    """Whether a request is held for what it wants of a turn whose own reply was as given."""
+    plain = after(TurnKind.MAIN)
+    assert plain.parent is not None
+    parent = replace(plain.parent, grammar=grammar, max_tokens=max_tokens)
+    found = replace(plain, parent=parent, branch_reason=more.pop("reason", None))
+    kind = kind_of(request(USER, REPLY, *new, **more), found)
+    assert kind.rule in ("one_shot_over_history", "extends_chain")
+    return kind.kind is TurnKind.UNKNOWN
+
+
+def test_a_reply_of_another_form_than_the_last_is_held() -> None:
+    assert one_shot(USER, sampling=SCHEMA)
+    # Replies by a schema throughout, and a final answer by one after tools, are the main line.
+    assert not one_shot(USER, sampling=SCHEMA, grammar=True)
+    assert not one_shot(tool("4"), sampling=SCHEMA)
+
+
+def test_a_few_tokens_by_other_instructions_are_held_where_the_last_reply_had_many() -> None:
+    few = Sampling(max_tokens=20)
+    assert one_shot(USER, sampling=few, max_tokens=4096, reason="system_changed")
+    assert not one_shot(USER, sampling=few, max_tokens=20, reason="system_changed")
+    many = Sampling(max_tokens=1000)
+    assert not one_shot(USER, sampling=many, max_tokens=32_000, reason="system_changed")
+    # By the same instructions it is what a person asks next, in few words.
+    assert not one_shot(USER, sampling=few, max_tokens=4096)
+
+
+def test_a_forced_call_of_other_tools_is_held() -> None:
+    forced = {"tools": (TOOL,), "tool_choice": "required"}
+    assert one_shot(USER, reason="tools_changed", **forced)
+    assert not one_shot(USER, **forced)
+    assert not one_shot(USER, reason="tools_changed", tools=(TOOL,))
+
+
 def test_what_an_agent_asks_beside_the_line_is_no_word_of_a_person() -> None:
     result: Message = {"role": "tool", "tool_call_id": "a", "content": "1"}
     asked: Message = {"role": "user", "content": "Summarize. Do NOT call any tools."}
@@ -262,3 +323,13 @@ def test_nothing_that_follows_is_no_next_state() -> None:
     assert next_state_of(request(USER, REPLY, REPLY), after()) is None
     assert next_state_of(request(USER), NEW) is None
     assert next_state_of(request(USER, REPLY, REMARK), after()) is None
+
+
+def test_a_question_about_a_session_that_it_quotes_is_no_main_line() -> None:
+    quotes = Resolution(session_id=None, parent=None, rule="quotes")
+    ask = request({"role": "user", "content": "Suggest a title.\nUser: Hi\nAssistant: Hello"})
+    assert kind_of(ask, quotes) == Kind(TurnKind.SIDE, "about_session", 0.8)
+    # Somebody who pastes what he was told and goes on with it is held, not set aside.
+    pasted = request({"role": "user", "content": "User: Hi\nAssistant: Hello\nIs this polite?"})
+    assert kind_of(pasted, quotes).kind is TurnKind.UNKNOWN
+    assert kind_of(ask).kind is TurnKind.UNKNOWN

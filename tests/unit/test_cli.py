@@ -144,7 +144,7 @@ def test_a_missing_log_is_answered_with_those_there_are(run: Run, tmp_path: Path
 def test_a_serving_process_never_loads_torch() -> None:
     program = (
         "import sys, gateway.cli, gateway.app, gateway.local.stack, judge.worker;"
-        "print(sorted({'torch', 'transformers', 'sglang'} & set(sys.modules)))"
+        "print(sorted({'torch', 'transformers', 'sglang', 'megatron'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

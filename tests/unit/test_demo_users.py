@@ -213,7 +213,7 @@ async def test_a_crowd_talks_in_both_arms_until_it_is_stopped(
         return SHORT, "stop"
 
     server.answer = answer
-    await asyncio.wait_for(people.run(), 30)
+    await asyncio.wait_for(people.run(), 120)
     await close(people)
     opened = [
         (header["authorization"], body["messages"][1]["content"])
@@ -247,9 +247,9 @@ async def test_nobody_comes_in_while_the_queue_is_full(upstream: tuple[Upstream,
 
     server.answer = answer
     people.pace.waiting = 1
-    await asyncio.wait_for(came.wait(), 30)
+    await asyncio.wait_for(came.wait(), 120)
     people.stop.set()
-    await asyncio.wait_for(running, 30)
+    await asyncio.wait_for(running, 120)
     await close(people)
     assert people.pace.running == 0
 

@@ -25,6 +25,8 @@ def event(
     *,
     entry_ids: list[int] | None = None,
     versions: list[tuple[str, int, int]] | None = None,
+    kept: list[list[int]] | None = None,
+    among: list[float | None] | None = None,
 ) -> Event:
     named = ids if entry_ids is None else entry_ids
     meta: dict[str, Any] = {
@@ -33,6 +35,8 @@ def event(
         "cached_tokens": 9,
         "output_token_logprobs": list(zip(logprobs, named, [None] * len(named), strict=False)),
     }
+    if kept is not None:
+        meta |= {"output_token_sampling_mask": kept, "output_token_sampling_logprobs": among}
     if versions is not None:
         meta["weight_versions"] = [
             {"version": name, "start": start, "end": end} for name, start, end in versions
@@ -70,6 +74,40 @@ def test_a_cumulative_server_is_understood() -> None:
     assert chunks[2] is not None
     assert chunks[2].finish is not None
     assert chunks[2].finish.detail is None
+
+
+def test_sets_that_were_sampled_from_come_with_the_values_among_them() -> None:
+    """Beside the tokens, or of all tokens so far, as the server is set."""
+    events = (
+        event([5], [-9.0], 1, kept=[[5, 8]], among=[-0.5]),
+        event([6, 7], [-9.0, -9.0], 3, STOP, kept=[[6], [1, 7]], among=[0.0, -1.5]),
+    )
+    reader = ChunkReader(LORA, "e")
+    first, last = reader.read(events[0]), reader.read(events[1])
+    assert first is not None
+    assert last is not None
+    assert (first.kept, first.logprobs) == (([5, 8],), (-0.5,))
+    assert (last.kept, last.logprobs) == (([6], [1, 7]), (0.0, -1.5))
+    reader = ChunkReader(LORA, "e")
+    whole = event([5, 6], [-9.0, -9.0], 2, STOP, kept=[[5, 8], [6]], among=[-0.5, None])
+    reader.read(events[0])
+    last = reader.read(whole)
+    assert last is not None
+    assert (last.ids, last.kept) == ((6,), ([6],))
+    assert last.finish is not None
+    assert last.finish.detail == "logprob_not_finite"
+
+
+def test_one_at_a_time_or_many_at_once_is_the_same() -> None:
+    payloads = [
+        msgspec.json.encode(event([n], [-9.0], n - 4, kept=[[n, 1]], among=[-0.5])) for n in (5, 6)
+    ]
+    reader = ChunkReader(LORA, "e")
+    assert reader.fed(payloads) is None
+    chunk = reader.take()
+    assert chunk is not None
+    assert (chunk.ids, chunk.logprobs) == ((5, 6), (-0.5, -0.5))
+    assert chunk.kept == ([5, 1], [6, 1])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from array import array
 from uuid import UUID
 
 import pytest
@@ -13,9 +15,10 @@ from gateway.engine.codec import (
     logprob_values,
     refusal,
     sampling_params,
-    score_body,
     words,
 )
+from gateway.engine.ids_json import ids_json
+from gateway.engine.scoring import score_body
 from gateway.errors import EngineOverloaded, EngineRejected, EngineUnavailable
 from gateway.records import Generation, PolicyKind, PolicyRef, Sampling
 
@@ -143,3 +146,12 @@ def test_what_a_status_means(status: int, message: str, kind: type[Exception]) -
 )
 def test_the_engines_words_are_found(body: bytes, said: str) -> None:
     assert words(body) == said
+
+
+@pytest.mark.parametrize("size", [0, 3, 511, 512, 20_000])
+@pytest.mark.parametrize("vocabulary", [300, 150_000, 2**20, 2**31])
+def test_ids_are_written_as_json_whatever_their_number(size: int, vocabulary: int) -> None:
+    pick = random.Random(size)
+    ids = [0, vocabulary - 1, *(pick.randrange(vocabulary) for _ in range(size))][:size]
+    assert json.loads(ids_json(array("i", ids))) == ids
+    assert json.loads(ids_json(tuple(ids))) == ids

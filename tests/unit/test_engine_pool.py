@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from gateway.config import EngineSettings
+from gateway.engine.movers import Alone, Movers
 from gateway.engine.pool import EnginePool
 from gateway.engine.sglang import SglangEngine
 from gateway.errors import (
@@ -19,7 +20,7 @@ from gateway.errors import (
     EngineUnavailable,
     StoreUnavailable,
 )
-from gateway.records import Generation, PolicyKind, PolicyRef, Sampling, new_id
+from gateway.records import Generation, PolicyKind, PolicyRef, Sampling, Served, new_id
 from tests.fakes import FakeSglang, running
 from tests.fixtures_engine import free_port
 from tests.tiny_model import make_adapter
@@ -32,16 +33,20 @@ class Live:
     """What is live, as the store would say."""
 
     def __init__(self, *policies: PolicyRef) -> None:
-        self.policies = {policy.lineage_id: policy for policy in policies}
+        self.served = {policy.lineage_id: Served(live=policy) for policy in policies}
         self.down = False
 
     def set(self, policy: PolicyRef) -> None:
-        self.policies[policy.lineage_id] = policy
+        self.served[policy.lineage_id] = Served(live=policy)
 
-    async def __call__(self) -> Mapping[UUID, PolicyRef]:
+    def try_out(self, canary: PolicyRef, share: float) -> None:
+        before = self.served[canary.lineage_id]
+        self.served[canary.lineage_id] = replace(before, canary=canary, share=share)
+
+    async def __call__(self) -> Mapping[UUID, Served]:
         if self.down:
             raise StoreUnavailable("away")
-        return dict(self.policies)
+        return dict(self.served)
 
 
 def client(url: str, name: str) -> SglangEngine:
@@ -52,16 +57,18 @@ def client(url: str, name: str) -> SglangEngine:
 
 @asynccontextmanager
 async def followed(
-    live: Callable[[], Awaitable[Mapping[UUID, PolicyRef]]],
+    live: Callable[[], Awaitable[Mapping[UUID, Served]]],
     *urls: str,
     patience_s: float = 2.0,
     poll_s: float = 0.05,
+    movers: Movers | None = None,
 ) -> AsyncIterator[EnginePool]:
     pool = EnginePool(
         [client(url, f"e{number}") for number, url in enumerate(urls)],
         live,
         poll_s=poll_s,
         patience_s=patience_s,
+        movers=movers,
     )
     task = asyncio.create_task(pool.follow())
     try:
@@ -74,7 +81,7 @@ async def followed(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -260,13 +267,83 @@ async def test_what_was_live_goes_on_while_the_store_is_away(
         await until(lambda: version_of(pool) == 2)
 
 
+async def test_a_canary_serves_the_same_share_of_sessions_until_it_is_over(
+    fake_sglang: FakeSglang, tmp_path: Path
+) -> None:
+    old, new = lora(tmp_path, 1), lora(tmp_path, 2)
+    live, sessions = Live(old), [f"session {number}" for number in range(1000)]
+
+    def placed() -> set[str]:
+        return {key for key in sessions if pool.choose(LINEAGE, key)[1] == new}
+
+    async with followed(live, fake_sglang.url) as pool:
+        await until(lambda: version_of(pool) == 1)
+        live.try_out(new, 0.2)
+        pool.poke()
+        await until(lambda: bool(placed()))
+        chosen = placed()
+        # 1000 draws at 0.2: four standard deviations are 51.
+        assert 149 <= len(chosen) <= 251
+        assert placed() == chosen
+        key = min(chosen)
+        live.try_out(new, 0.4)
+        pool.poke()
+        await until(lambda: len(placed()) > 251)
+        # A larger share takes nobody off the canary.
+        assert chosen < placed()
+        async with pool.generate(asking(), LINEAGE, key) as stream:
+            assert [chunk async for chunk in stream][-1].finish is not None
+            assert stream.policy == new
+        fake_sglang.adapters.pop(new.adapter or "")
+        live.set(old)
+        pool.poke()
+        await until(lambda: not placed())
+        assert pool.choose(LINEAGE, key)[1] == old
+
+
+async def test_an_engine_without_the_canary_serves_the_live_version_to_all(
+    fake_sglang: FakeSglang, tmp_path: Path
+) -> None:
+    old, new = lora(tmp_path, 1), lora(tmp_path, 2)
+    live = Live(old)
+    async with followed(live, fake_sglang.url) as pool:
+        await until(lambda: version_of(pool) == 1)
+        fake_sglang.faults.refuse_load = "no room"
+        live.try_out(new, 1.0)
+        pool.poke()
+        await until(lambda: bool(pool.describe()[0]["failing"]))
+        assert {pool.choose(LINEAGE, f"s{n}")[1] for n in range(20)} == {old}
+
+
+async def test_a_rollback_moves_back_and_what_was_undone_serves_only_where_nothing_else_can(
+    fake_sglang: FakeSglang, tmp_path: Path
+) -> None:
+    old, bad = lora(tmp_path, 1), lora(tmp_path, 2)
+    live = Live(old)
+    async with FakeSglang() as other, followed(live, fake_sglang.url, other.url) as pool:
+        await until(lambda: version_of(pool, 0) == version_of(pool, 1) == 1)
+        live.set(bad)
+        pool.poke()
+        await until(lambda: version_of(pool, 0) == version_of(pool, 1) == 2)
+        # Both unloaded it, and one cannot have it back.
+        for server in (fake_sglang, other):
+            server.adapters.pop(old.adapter or "")
+        other.faults.refuse_load = "no room"
+        live.served[LINEAGE] = Served(live=old, undone=frozenset({2}))
+        pool.poke()
+        await until(lambda: version_of(pool, 0) == 1)
+        assert version_of(pool, 1) == 2
+        assert {pool.choose(LINEAGE, f"s{n}")[1] for n in range(20)} == {old}
+        assert pool.choose(LINEAGE, "s", {"e0"})[1] == bad
+
+
 async def test_lineages_share_an_engine(fake_sglang: FakeSglang, tmp_path: Path) -> None:
     other = new_id()
     live = Live(lora(tmp_path, 2), lora(tmp_path, 5, other))
     async with followed(live, fake_sglang.url) as pool:
         await until(lambda: version_of(pool) == 2 and version_of(pool, 0, other) == 5)
         assert pool.choose(other, "s")[1].version == 5
-        del live.policies[other]
+        del live.served[other]
         pool.poke()
         await until(lambda: version_of(pool, 0, other) is None)
         assert version_of(pool) == 2
@@ -383,6 +460,33 @@ async def test_closing_a_stream_early_aborts_it(fake_sglang: FakeSglang) -> None
         unused = pool.generate(asking(), LINEAGE, "s")
         await unused.aclose()
         assert len(fake_sglang.requests) == 1
+
+
+async def test_a_replacement_that_never_ends_holds_up_no_request_for_ever(
+    fake_sglang: FakeSglang,
+) -> None:
+    """Who was at it is gone, and so is Postgres, which would say so."""
+
+    class Stuck(Alone):
+        moving: frozenset[str] = frozenset()
+
+        async def under_way(self, engines: Collection[str]) -> frozenset[str]:
+            return self.moving & frozenset(engines)
+
+    live, movers = Live(replace(BASE, kind=PolicyKind.FULL)), Stuck()
+    async with followed(live, fake_sglang.url, movers=movers) as pool:
+        await until(lambda: version_of(pool) == 0)
+        movers.moving = frozenset({"e0"})
+        await until(lambda: pool._moving == movers.moving)
+        live.down = True
+        waits = asyncio.create_task(pool.next_engine(LINEAGE, "a"))
+        done, _ = await asyncio.wait([waits], timeout=0.2)
+        assert not done
+        waits.cancel()
+        pool._moving_since -= 3600
+        async with asyncio.timeout(120):
+            engine, policy = await pool.next_engine(LINEAGE, "a")
+        assert (engine.name, policy.version) == ("e0", 0)
 
 
 async def test_an_unknown_lineage_waits_no_longer_than_its_patience(

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from gateway.config import EngineSettings
 from gateway.engine.sglang import SglangEngine
+from gateway.engine.whole_weights import IN_DOUBT
 from gateway.errors import (
     EngineOverloaded,
     EngineRejected,
@@ -63,7 +64,7 @@ def ids_of(chunks: Sequence[Chunk]) -> list[int]:
 
 
 async def until_aborted(fake: FakeSglang, rid: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while rid not in fake.aborted:
             await asyncio.sleep(0.005)
 
@@ -131,6 +132,35 @@ async def test_silence_is_bounded_and_the_request_aborted(
     await until_aborted(fake_sglang, request.rid)
 
 
+async def test_silence_is_no_failure_while_whole_weights_are_replaced(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    """Each of several waits is longer than a silence may be, and the server says that it waits."""
+    fake_sglang.replies.append([*range(20, 28)])
+    fake_sglang.turnstile = asyncio.Semaphore(1)
+    stream = engine.generate(ask(8))
+    chunks = [await anext(stream)]
+    await engine._control("/pause_generation", {"mode": "retract"})
+    looks, held = 0, engine._held
+
+    async def look() -> bool:
+        nonlocal looks
+        looks += 1
+        paused = await held()
+        if looks == 3:
+            assert fake_sglang.turnstile is not None
+            for _ in range(8):
+                fake_sglang.turnstile.release()
+            await engine.resume()
+        # However slow this machine is, from then on it is no silence that is looked at.
+        return paused or looks > 3
+
+    engine._held = look  # type: ignore[method-assign]
+    chunks += [chunk async for chunk in stream]
+    assert ids_of(chunks) == [*range(20, 28)]
+    assert looks >= 3
+
+
 async def test_a_server_that_says_nothing_at_all(
     engine: SglangEngine, fake_sglang: FakeSglang
 ) -> None:
@@ -146,10 +176,15 @@ async def test_a_connection_lost_in_mid_reply(
 ) -> None:
     fake_sglang.replies.append([21, 22, 23, 24])
     fake_sglang.faults.die_after = 2
-    stream = engine.generate(ask())
-    assert ids_of([await anext(stream), await anext(stream)]) == [21, 22]
+    seen: list[int] = []
+
+    async def read() -> None:
+        async for chunk in engine.generate(ask()):
+            seen.extend(chunk.ids)
+
     with pytest.raises(EngineUnavailable):
-        await anext(stream)
+        await read()
+    assert seen == [21, 22]
 
 
 async def test_leaving_early_aborts_exactly_that_request(
@@ -256,7 +291,7 @@ async def test_an_engine_that_dies_of_an_id_is_unavailable(fake_sglang: FakeSgla
     with pytest.raises(EngineUnavailable):
         await engine.score((5, 10**6), 1, BASE)
     assert fake_sglang.crashed
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while True:
             try:
                 await engine.status()
@@ -267,10 +302,32 @@ async def test_an_engine_that_dies_of_an_id_is_unavailable(fake_sglang: FakeSgla
 
 async def test_loading_is_bounded(fake_sglang: FakeSglang, tmp_path: Path) -> None:
     fake_sglang.faults.load_delay_s = 30.0
-    engine = SglangEngine(EngineSettings(url=fake_sglang.url, control_timeout_s=0.1))
+    engine = SglangEngine(EngineSettings(url=fake_sglang.url, load_timeout_s=0.1))
     policy = PolicyRef(lineage_id=new_id(), version=1, kind=PolicyKind.LORA, uri=str(tmp_path))
-    with pytest.raises(EngineTimeout):
+    with pytest.raises(EngineTimeout, match="not loaded in 0 s"):
         await engine.load(policy)
+    await engine.close()
+
+
+async def test_replacing_whole_weights_is_bounded(fake_sglang: FakeSglang, tmp_path: Path) -> None:
+    fake_sglang.faults.update_delay_s = 30.0
+    engine = SglangEngine(EngineSettings(url=fake_sglang.url, load_timeout_s=0.1))
+    policy = PolicyRef(lineage_id=new_id(), version=1, kind=PolicyKind.FULL, uri=str(tmp_path))
+    with pytest.raises(EngineTimeout, match="not loaded in 0 s"):
+        await engine.load(policy)
+    assert fake_sglang.told_version == IN_DOUBT
+    assert fake_sglang.pause is None
+    await engine.close()
+
+
+async def test_a_slow_load_may_take_longer_than_any_other_order(
+    fake_sglang: FakeSglang, tmp_path: Path
+) -> None:
+    fake_sglang.faults.load_delay_s = 0.5
+    engine = SglangEngine(EngineSettings(url=fake_sglang.url, control_timeout_s=0.01))
+    uri = str(make_adapter(tmp_path / "v1"))
+    policy = PolicyRef(lineage_id=new_id(), version=1, kind=PolicyKind.LORA, uri=uri)
+    assert await engine.load(policy) >= 500
     await engine.close()
 
 

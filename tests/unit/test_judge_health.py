@@ -38,6 +38,7 @@ def test_figures_of_judgements() -> None:
         "scored": 0.8,
         "hinted": 0.2,
         "votes": 11,
+        "voted": 3,
         "vote_errors": 1,
         # Four of the ten that were answered.
         "parse_failures": 0.4,
@@ -51,7 +52,8 @@ def test_figures_of_judgements() -> None:
 def test_nothing_judged_is_nothing_known() -> None:
     report = Health().report()
     assert {name for name, value in report.items() if value == 0} == {
-        "judgements", "votes", "vote_errors", "feedback_checked",
+        "judgements", "votes", "voted", "vote_errors", "feedback_checked",
+            "audit_checked",
     }  # fmt: skip
     assert {value for value in report.values() if value != 0} == {None}
 

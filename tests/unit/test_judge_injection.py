@@ -111,6 +111,11 @@ def test_a_role_made_up_by_a_client_is_no_label() -> None:
     ]  # fmt: skip
 
 
+def test_what_took_the_place_of_a_discarded_request_is_labelled_so() -> None:
+    shown = pieces(replace(attacked("x"), discarded=True), reasoning=False, text_limit=9, limit=99)
+    assert [piece.label for piece in shown] == ["request 1 user", "reply", "instead 1 user"]
+
+
 def test_every_prompt_has_a_fence_and_a_check_word_of_its_own() -> None:
     asked = [question(attacked("x")) for _ in range(50)]
     assert len({one.check for one in asked}) == 50

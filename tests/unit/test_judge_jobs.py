@@ -17,12 +17,14 @@ from gateway.records import (
     FinishReason,
     JudgeJob,
     Judgement,
+    Teaching,
     TurnKind,
     new_id,
 )
 from judge.config import JudgeConfig
 from judge.evaluate import RuleJudge
 from judge.jobs import JobLoop
+from judge.patience import patience
 from judge.rules import Rule
 from judge.verdicts import Evidence, Finding, Judge
 
@@ -49,6 +51,7 @@ class Memory:
     finished: list[tuple[JudgeJob, Judgement]] = field(default_factory=list)
     failed: list[tuple[JudgeJob, str, float]] = field(default_factory=list)
     dead: list[tuple[JudgeJob, str]] = field(default_factory=list)
+    taught: list[Teaching | None] = field(default_factory=list)
     extended: int = 0
     away: int = 0
     refuse: Callable[[JudgeJob], bool] = lambda _: False
@@ -66,24 +69,36 @@ class Memory:
         return [replace(one, attempts=one.attempts + 1) for one in taken]
 
     async def finish(
-        self, worker_id: UUID, job: JudgeJob, judgement: Judgement, *, sample_method: str | None
+        self,
+        worker_id: UUID,
+        job: JudgeJob,
+        judgement: Judgement,
+        sample_method: str | None,
+        teaching: Teaching | None = None,
     ) -> bool:
         self._reach()
         if self.refuse(job):
             raise ValueError(f"a row that cannot be stored: {SECRET}")
         self.finished.append((job, judgement))
+        self.taught.append(teaching)
         self.changed.set()
         return self.held
 
     async def fail(
-        self, worker_id: UUID, job: JudgeJob, error: str, retry_after_s: float | None
+        self,
+        worker_id: UUID,
+        job: JudgeJob,
+        error: str,
+        retry_after_s: float | None,
+        *,
+        counted: bool = True,
     ) -> bool:
         self._reach()
         if retry_after_s is None:
             self.dead.append((job, error))
         else:
             self.failed.append((job, error, retry_after_s))
-            self.queued.append(job)
+            self.queued.append(job if counted else replace(job, attempts=job.attempts - 1))
         self.changed.set()
         return True
 
@@ -93,7 +108,7 @@ class Memory:
         return len(jobs)
 
     async def until(self, ready: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not ready():
                 await self.changed.wait()
                 self.changed.clear()
@@ -110,7 +125,7 @@ async def working(
         yield loop
     finally:
         stop.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await task
 
 
@@ -278,8 +293,9 @@ async def test_a_job_waits_for_an_endpoint_however_long_it_is_away() -> None:
         await claims.until(lambda: bool(claims.finished))
     assert claims.dead == []
     # Doubled each time from half a second, and a minute at most.
-    waits = [retry_s for _, _, retry_s in claims.failed]
-    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
+    # Half a second at least, longer the longer it is away, and never counted as an attempt.
+    assert all(0.5 <= retry_s <= 60 for _, _, retry_s in claims.failed)
+    assert {one.attempts for one, _, _ in claims.failed} == {1}
 
 
 def said(score: float, answer: str) -> JudgeJob:
@@ -294,7 +310,7 @@ async def test_feedback_decides_and_shows_how_right_the_judges_are() -> None:
     claims = Memory(queued=[*jobs, job("Thanks!")])
     async with working(claims) as loop:
         await claims.until(lambda: len(claims.finished) == 5)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while loop.in_hand:
                 await asyncio.sleep(0.01)
         report = loop.health.report()
@@ -310,3 +326,7 @@ async def test_the_comparison_with_feedback_can_be_turned_off() -> None:
     async with working(claims, check_against_feedback=False) as loop:
         await claims.until(lambda: bool(claims.finished))
     assert loop.health.report()["feedback_checked"] == 0
+
+
+def test_what_was_away_for_long_is_asked_for_less_often() -> None:
+    assert [patience(away) for away in (0, 1, 60, 120, 9000)] == [0, 0.5, 30, 60, 60]

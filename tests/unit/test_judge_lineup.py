@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from gateway.config import load
 from gateway.errors import ConfigError
-from gateway.records import FinishReason
+from gateway.records import FeedbackRecord, FinishReason
 from judge.config import JudgeConfig, JudgeSettings
 from judge.evaluate import evaluate
 from judge.lineup import lined_up
@@ -70,12 +72,27 @@ def test_without_an_endpoint_its_client_is_not_loaded() -> None:
 
 async def test_the_rules_come_before_the_llm_unless_said_otherwise() -> None:
     assert await names(JudgeConfig(llm=LLM)) == ["rules", "llm:m"]
-    assert await names(JudgeConfig(llm=LLM, line=("llm", "rules"))) == ["llm:m", "rules"]
-    assert await names(JudgeConfig(llm=LLM, line=("llm",))) == ["llm:m"]
+    # What stands first is feedback alone.
+    turned = JudgeConfig(llm=LLM, line=("llm", "rules"))
+    assert await names(turned) == ["rules", "llm:m", "rules"]
+    deaf = {"rule_weights": {"feedback": 0}}
+    assert await names(JudgeConfig(llm=LLM, line=("llm",), **deaf)) == ["llm:m"]
     async with lined_up(JudgeConfig(llm={**LLM, "hints": "any"})) as lineup:
         assert lineup.hinter is not None
         assert lineup.hinter.agreement == "any"
         assert lineup.budget is lineup.hinter.endpoint.budget
+
+
+@pytest.mark.usefixtures("installed")
+async def test_explicit_feedback_comes_before_whoever_is_first_in_line() -> None:
+    nobody = UUID(int=0)
+    word = FeedbackRecord(id=nobody, tenant_id=nobody, turn_id=nobody, score=-1.0)
+    config = JudgeConfig(line=("json", "rules"), plugins={"json": {"keys": ["sum"]}})
+    async with lined_up(config) as lineup:
+        said = await evaluate(lineup.judges, replace(EVIDENCE, feedback=(word,)))
+        found = await evaluate(lineup.judges, EVIDENCE)
+    assert (said.judge, said.rule, said.score) == ("rules", "feedback", -1.0)
+    assert (found.judge, found.score) == ("json", 1.0)
 
 
 @pytest.mark.usefixtures("installed")
@@ -125,3 +142,36 @@ def test_an_endpoint_is_configured_by_file_or_environment(monkeypatch: pytest.Mo
     assert JudgeConfig().attempt_timeout_s == 30
     with pytest.raises(ConfigError, match=r"judge\.llm\.base_url"):
         load(JudgeSettings, judge={"llm": {"base_url": "ftp://x", "model": "m"}})
+    monkeypatch.delenv("NEXTSTATE_JUDGE__LLM__MODEL")
+    with pytest.raises(ConfigError, match=r"judge\.llm: .*base_url needs a model"):
+        load(JudgeSettings, judge={"llm": {"base_url": "http://x/v1"}})
+
+
+async def test_one_setting_asks_the_policys_own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> tuple[str | None, str | None, str | None]:
+        llm = load(JudgeSettings).judging.llm
+        assert llm is not None
+        return llm.base_url, llm.model, llm.api_key.get_secret_value() if llm.api_key else None
+
+    assert load(JudgeSettings).judging.llm is None
+    monkeypatch.setenv("NEXTSTATE_JUDGE__LLM", "{}")
+    assert asked() == ("http://127.0.0.1:30000/v1", "nextstate", None)
+    monkeypatch.setenv("NEXTSTATE_MODEL__NAME", "qwen3-8b")
+    engines = [{"url": "http://a:1/", "api_key": "k"}, {"name": "second", "url": "http://b:2"}]
+    monkeypatch.setenv("NEXTSTATE_ENGINES", json.dumps(engines))
+    assert asked() == ("http://a:1/v1", "qwen3-8b", "k")
+    assert await names(load(JudgeSettings).judging) == ["rules", "llm:qwen3-8b"]
+    text = [{"kind": "openai", "url": "https://c/v1", "model": "big"}]
+    monkeypatch.setenv("NEXTSTATE_ENGINES", json.dumps(text))
+    assert asked() == ("https://c/v1", "big", None)
+    # What is said of the endpoint stands.
+    elsewhere = {"base_url": "http://d/v1", "model": "m"}
+    monkeypatch.setenv("NEXTSTATE_JUDGE__LLM", json.dumps(elsewhere))
+    assert asked() == ("http://d/v1", "m", None)
+
+
+async def test_nobody_is_asked_at_no_address() -> None:
+    with pytest.raises(ConfigError, match="no engine to ask"):
+        await names(JudgeConfig(llm={}))
+    with pytest.raises(ConfigError, match="an endpoint of its own"):
+        load(JudgeSettings, judge={"audit": {"llm": {}}})

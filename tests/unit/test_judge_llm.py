@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from gateway.errors import JudgeError, JudgeUnavailable
 from gateway.records import FinishReason, Judgement
+from judge import prompts
 from judge.config import LlmConfig
 from judge.endpoint import Endpoint
 from judge.llm import LlmJudge
@@ -67,6 +69,13 @@ async def test_the_majority_of_three_votes_is_the_score_and_all_are_kept() -> No
     schema = request["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["check"]["enum"] == [check_word(request)]
     assert server.headers[0]["x-turn-type"] == "side"
+
+
+async def test_the_limit_of_an_answer_has_the_endpoints_name() -> None:
+    async with ScriptedJudge(grading(1)) as server:
+        await judged(server, votes=1, limit_field="max_completion_tokens", max_tokens=99)
+    assert "max_tokens" not in server.requests[0]
+    assert server.requests[0]["max_completion_tokens"] == 99
 
 
 @pytest.mark.parametrize(
@@ -138,6 +147,28 @@ async def test_an_endpoint_without_structured_output_is_asked_plainly() -> None:
             await judged(server, structured="always")
 
 
+async def test_a_question_that_was_refused_late_is_asked_plainly_too() -> None:
+    question = prompts.grade([])
+    refused = asyncio.Event()
+    async with ScriptedJudge(lambda _: "Score: 1") as server:
+        server.refuses_schema = True
+
+        async def hold(body: dict[str, Any]) -> None:
+            if body is server.requests[0]:
+                await refused.wait()
+
+        server.before = hold
+        endpoint = Endpoint(LlmConfig(base_url=server.url, model="m", retries=0))
+        slow = asyncio.create_task(endpoint.ask(question))
+        while not server.requests:
+            await asyncio.sleep(0.001)
+        assert (await endpoint.ask(question)).text == "Score: 1"
+        # By now it is known that there is no structured output here.
+        refused.set()
+        assert (await slow).text == "Score: 1"
+        await endpoint.close()
+
+
 async def test_praise_of_a_reply_that_was_cut_does_not_count() -> None:
     cut = replace(EVIDENCE, finish_reason=FinishReason.LENGTH)
     async with ScriptedJudge(grading(1)) as server:
@@ -193,7 +224,14 @@ async def test_it_sees_the_whole_turn_and_reasoning_where_asked() -> None:
         next_state=(
             {"role": "tool", "content": "result one"},
             {"role": "tool", "content": [{"type": "text", "text": "result two"}]},
-            {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "hm"}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "media": {"kind": "image", "bytes": 3}},
+                    {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+                    {"type": "text", "text": "hm"},
+                ],
+            },
         ),
     )
     for shown in (False, True):
@@ -201,7 +239,7 @@ async def test_it_sees_the_whole_turn_and_reasoning_where_asked() -> None:
             await judged(server, evidence, show_reasoning=shown, guidance="Brevity counts.")
         system, user = (message["content"] for message in server.requests[0]["messages"])
         for part in ("Where is Canberra?", "In Australia.", '(calls the tool look) {"at": 1}',
-                     "result one", "result two", "hm", "(attached: image_url)"):  # fmt: skip
+                     "result one", "result two", "hm", "[image]", "[audio]"):  # fmt: skip
             assert user.count(part) == 1
         assert ("Oceania?" in user) is shown
         assert "Brevity counts." in system

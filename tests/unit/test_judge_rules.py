@@ -14,6 +14,7 @@ from judge.evaluate import RuleJudge, evaluate
 from judge.rules import RULES
 from judge.rules.lexicon import LEXICONS
 from judge.rules.rephrase import similarity
+from judge.rules.rollback import trivial
 from judge.rules.tools import error_in
 from judge.verdicts import ToolResult
 from tests.unit.judge_cases import evidence, rows
@@ -108,6 +109,35 @@ def test_similarity_is_the_jaccard_index_of_meaningful_words() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "said", "rule"),
+    [
+        ("How do I install Python on Ubuntu?", "Can you show how to install Python on Ubuntu",
+         "rephrase"),
+        ("日本の首都の人口を教えてください", "日本の首都の人口は何ですか", "rephrase"),
+        ("请告诉我北京的人口", "北京人口是什么", "rephrase"),
+        ("Comment installer Python sur Ubuntu ?",
+         "Peux-tu me dire comment installer Python sur Ubuntu ?", "rephrase"),
+        ("Wie viele Einwohner hat die Stadt Bern in der Schweiz?",
+         "Wie viele Einwohner in der Stadt Bern, Schweiz?", "rephrase"),
+        ("¿Cuál es la población de la ciudad de Quito en Ecuador?",
+         "¿Qué población tiene la ciudad de Quito, Ecuador?", "rephrase"),
+        ("The capital?", "No, the capital is Canberra.", "denial"),
+        ("首都?", "不是, 首都是堪培拉。", "denial"),
+        ("¿La capital?", "No, la capital es Canberra.", "denial"),
+        ("La capitale ?", "Non, la capitale est Canberra.", "denial"),
+        ("Die Hauptstadt?", "Nein, die Hauptstadt ist Canberra.", "denial"),
+        ("首都は?", "いいえ、首都はキャンベラです。", "denial"),
+    ],
+)  # fmt: skip
+async def test_asking_again_and_a_plain_no_are_heard_in_each_language(
+    asked: str, said: str, rule: str
+) -> None:
+    row = {"request": asked, "reply": "Sydney.", "next": [{"role": "user", "content": said}]}
+    judgement = await evaluate([RuleJudge()], evidence(row))
+    assert (judgement.score, judgement.rule) == (-1, rule)
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("Process exited with code 2", "exit code 2"),
@@ -123,6 +153,27 @@ def test_similarity_is_the_jaccard_index_of_meaningful_words() -> None:
 )
 def test_why_a_tool_result_is_an_error(text: str, reason: str | None) -> None:
     assert error_in(ToolResult(text=text)) == reason
+
+
+def test_a_slip_of_the_pen_is_told_from_another_question() -> None:
+    assert trivial("What is the captial of France?", "what is the capital of France")
+    assert trivial("Sort it", "Sort it!!")
+    assert not trivial("Sum of 1 to 10", "Sum of 1 to 11")
+    assert not trivial("Translate it", "Translate it and check the grammar")
+    assert not trivial("", "Write a poem")
+
+
+async def test_words_in_place_of_others_are_no_answer_to_the_reply() -> None:
+    row = next(row for row in CASES if row.get("how") == "rolled_back")
+    for words in ("Thanks, perfect!", "That's wrong.", "Please do it again."):
+        instead = {**row, "next": [{"role": "user", "content": words}]}
+        judgement = await evaluate([RuleJudge()], evidence(instead))
+        assert (judgement.score, judgement.rule) == (-1, "rolled_back")
+        assert judgement.confidence == 0.6
+        assert judgement.hint is None
+        # Without the rule nothing else takes them for an answer.
+        others = RuleJudge(rules=tuple(rule for rule in RULES if rule.name != "rolled_back"))
+        assert (await evaluate([others], evidence(instead))).score is None
 
 
 async def test_every_parallel_result_is_looked_at() -> None:

@@ -31,6 +31,7 @@ def test_a_cpu_engine_has_the_stand_ins_and_one_thread() -> None:
     assert values(argv, "--dtype") == ["float32"]
     assert values(argv, "--lora-backend") == ["torch_native"]
     assert "--incremental-streaming-output" in argv
+    assert "--sleep-on-idle" in argv
     assert (env["OMP_NUM_THREADS"], env["PYTHONPATH"]) == ("1", str(STUBS))
     assert {path.name for path in STUBS.iterdir()} >= {"sgl_kernel", "torchvision"}
 
@@ -40,7 +41,7 @@ def test_a_gpu_engine_is_told_nothing_of_the_cpu() -> None:
         "python", "/model", 1, device="cuda", served_name="m", lora=LoraLimits()
     )
     for flag in ("--device", "--dtype", "--attention-backend", "--sampling-backend",
-                 "--lora-backend", "--cuda-graph-backend-decode"):  # fmt: skip
+                 "--lora-backend", "--cuda-graph-backend-decode", "--sleep-on-idle"):  # fmt: skip
         assert flag not in argv
     assert not {"PYTHONPATH", "OMP_NUM_THREADS", "SGLANG_USE_CPU_ENGINE"} & env.keys()
     assert values(argv, "--grammar-backend") == ["xgrammar"]

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config import EngineSettings
 from gateway.errors import StackError
 from gateway.local import state
+from gateway.local.access import with_engines
+from gateway.local.config import LocalSettings
 from gateway.local.state import ProcessState, StackState, claimed
 
 
@@ -42,6 +45,20 @@ def test_a_second_stack_is_refused_and_named(tmp_path: Path) -> None:
             claimed(home).__enter__()
     with claimed(home):
         assert home.stat().st_mode & 0o777 == 0o700
+
+
+def test_others_ask_the_engine_that_a_running_stack_chose(tmp_path: Path) -> None:
+    settings = LocalSettings(local={"home": tmp_path}, judge={"llm": {}})
+    with claimed(tmp_path):
+        stack = sample()
+        stack.engines = ["http://127.0.0.1:4321"]
+        state.write(tmp_path, stack)
+        llm = with_engines(settings).judging.llm
+        assert llm is not None
+        assert llm.base_url == "http://127.0.0.1:4321/v1"
+        named = settings.model_copy(update={"engines": (EngineSettings(url="http://a:1"),)})
+        assert with_engines(named) is named
+    assert with_engines(settings) is settings
 
 
 def test_the_state_of_a_stack_that_is_gone_is_not_running(tmp_path: Path) -> None:

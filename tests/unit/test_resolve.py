@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.records import (
     Candidate,
@@ -208,6 +208,19 @@ def test_long_histories_have_a_prefix_for_every_reply() -> None:
     found = prefixes([USER, said("x" * 100)] * 2_000, START)
     assert len({prefix.hash for prefix in found}) == 2_000
     assert (found[0].message_count, found[-1].message_count) == (4_000, 2)
+
+
+def test_a_mark_for_caches_that_moves_changes_no_tools() -> None:
+    other = {"type": "function", "function": {"name": "g"}}
+    mark = {"cache_control": {"type": "ephemeral"}}
+    plain = head_hash([USER], [*TOOLS, other])
+    assert head_hash([USER], [*TOOLS, {**other, **mark}]) == plain
+    assert head_hash([USER], [{**TOOLS[0], **mark}, other]) == plain
+    within = {"type": "function", "function": {"name": "g", **mark}}
+    assert head_hash([USER], [*TOOLS, within]) == plain
+    of_that_name = {"name": "g", "parameters": {"properties": mark}}
+    named = {"type": "function", "function": of_that_name}
+    assert head_hash([USER], [*TOOLS, named]) != plain
 
 
 def test_request_and_head_hashes_tell_what_changed() -> None:
@@ -606,3 +619,80 @@ def test_a_session_is_named_where_openclaw_names_it() -> None:
     assert told_session([USER, {"role": "user", "content": line}]) is None
     assert told_session([{"role": "user", "content": "my sessionId=ff014b28 is lost"}]) is None
     assert told_session([{"role": "system", "content": line}]) is None
+
+
+SUMMARY = "The user lists files in the harbour project.\nTwo tests fail in tests/test_copper.py."
+
+
+def test_what_a_lone_question_quotes_is_known_by_its_exchanges() -> None:
+    said_before = [USER, said("Sunny, 21 degrees.")]
+    keys = set(echoes_of(said_before[:1], said_before[1], START))
+    for quoting in (
+        "[User]: What is the weather?\n\n[Assistant]: Sunny, 21 degrees.\n",
+        "Title?\n<chat>\nUSER: What is  the weather?\nASSISTANT: Sunny, 21 degrees.\n</chat>",
+        "Human: What is the weather?\nAI: Sunny, 21 degrees.\nHuman: And then?",
+    ):
+        found = [e for e in echoed([{"role": "user", "content": quoting}], START) if e.key in keys]
+        assert [echo.kind for echo in found] == [EchoKind.QUOTE]
+    for other in ("User: What is the weather?", "[Assistant]: Sunny, 21 degrees."):
+        assert not [
+            echo
+            for echo in echoed([{"role": "user", "content": other}], START)
+            if echo.kind is EchoKind.QUOTE
+        ]
+
+
+def test_who_quotes_a_session_is_linked_to_it_and_never_in_it() -> None:
+    ask = request([{"role": "user", "content": "User: What is the weather?\nAssistant: a\nTitle?"}])
+    [key] = [e.key for e in echoed(ask.messages, START) if e.kind is EchoKind.QUOTE]
+    one = replace(turn(2, session=A), echo=key)
+    found = decide(one, ask=ask)
+    assert (found.session_id, found.parent, found.rule) == (None, None, "quotes")
+    assert found.parent_session_id == A
+    # Said in two sessions, it tells of neither.
+    assert decide(one, replace(turn(2, session=B), echo=key), ask=ask).rule == "new"
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        f"The history was compacted into this summary:\n<summary>\n{SUMMARY}\n</summary>",
+        f"<state_snapshot>{SUMMARY}</state_snapshot>",
+        f"Summary so far: {SUMMARY}",
+    ],
+)
+def test_a_history_that_opens_with_a_summary_goes_on_with_its_session(opening: str) -> None:
+    asked: list[Message] = [{"role": "user", "content": "Summarise the conversation above."}]
+    keys = set(echoes_of(asked, said(SUMMARY), START))
+    ask = request([{"role": "user", "content": opening}, {"role": "user", "content": "Go on."}])
+    [key, *_] = [
+        echo.key
+        for echo in echoed(ask.messages, START)
+        if echo.kind is EchoKind.SUMMARY and echo.key in keys
+    ]
+    inside = replace(turn(2, session=A), echo=key, parent_id=UUID(int=9), parent_session_id=B)
+    found = decide(inside, ask=ask)
+    assert (found.session_id, found.parent, found.rule) == (A, None, "summary")
+    assert found.branch_reason == "compacted"
+    # A summary that was asked for beside the session leads back to that session.
+    beside = replace(turn(2, session=NAMED), echo=key, parent_session_id=A)
+    assert decide(beside, ask=ask).session_id == A
+    # Equal summaries of two sessions tell of neither.
+    assert decide(inside, replace(beside, parent_session_id=B), ask=ask).session_id is None
+
+
+def test_a_summary_is_no_key_where_nobody_asked_for_one() -> None:
+    assert not [key for key in echoes_of([USER], said(SUMMARY), START) if key.startswith("%")]
+
+
+def test_a_short_order_takes_an_agent_with_instructions_of_its_own() -> None:
+    order = call(name="ask_sub", arguments='{"input": "Z\\u00fcrich 1"}')
+    keys = echoes_of([USER], said(None, tool_calls=[order]), START)
+    [key] = [key for key in keys if key.startswith("<")]
+    caller = replace(turn(2, session=A, system="main"), echo=key)
+    for system, parent in (("sub", A), ("main", None)):
+        ask = request(
+            [{"role": "system", "content": system}, {"role": "user", "content": "Zürich 1"}]
+        )
+        assert decide(caller, ask=ask).parent_session_id == parent
+    assert decide(replace(caller, continued=True), ask=ask).rule == "new"

@@ -12,11 +12,13 @@ from gateway.records import FeedbackRecord, Sampling, new_id
 from gateway.store.frames import decode, encode
 from gateway.store.packing import (
     Unstorable,
-    json_text,
+    json_bytes,
     pack_ids,
+    pack_kept,
     pack_logprobs,
     scrub,
     unpack_ids,
+    unpack_kept,
     unpack_logprobs,
 )
 from tests.factories import next_state, session, turn
@@ -35,6 +37,15 @@ def test_logprobs_are_little_endian_float32():
     assert list(unpack_logprobs(pack_logprobs([-0.5, 0.25]))) == [-0.5, 0.25]
 
 
+def test_sets_of_ids_come_back_and_take_less_than_their_ids():
+    rows = [[7, 3, 151_000], [2**31 - 1], [], [5]]
+    assert [list(row) for row in unpack_kept(pack_kept(rows))] == rows
+    assert unpack_kept(pack_kept([])) == []
+    many = [[place * 997 % 151_936 for place in range(at, at + 40)] for at in range(300)]
+    assert [list(row) for row in unpack_kept(pack_kept(many))] == many
+    assert len(pack_kept(many)) < 3 * 300 * 40
+
+
 @pytest.mark.parametrize("ids", [[2**31], ["a"], [None]])
 def test_ids_that_do_not_fit_are_refused(ids: list[object]):
     with pytest.raises(StoreError, match="token ids"):
@@ -44,8 +55,8 @@ def test_ids_that_do_not_fit_are_refused(ids: list[object]):
 def test_json_that_postgres_cannot_hold_is_found_and_scrubbed():
     for text in ("a\0b", "a\ud800b"):
         with pytest.raises(Unstorable):
-            json_text({"content": text})
-    assert json_text({"a": "é\n"}) == '{"a":"é\\n"}'
+            json_bytes({"content": text})
+    assert json_bytes({"a": "é\n"}) == '{"a":"é\\n"}'.encode()
     assert scrub({"a\0": ["b\0", 1, None, ("c\ud800",)]}) == {
         "a\ufffd": ["b\ufffd", 1, None, ("c?",)]
     }

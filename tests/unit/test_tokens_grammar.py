@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gateway.tokens.formats import HERMES
 from gateway.tokens.grammar import enforced
 from gateway.tokens.reply_format import ReplyFormat, split
 
@@ -13,7 +14,7 @@ TOOLS: tuple[dict[str, Any], ...] = (
     {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": 'say "hi"'}},
 )
-PLAIN, TOOLED = ReplyFormat(), ReplyFormat(tools=True)
+PLAIN, TOOLED = ReplyFormat(), ReplyFormat(calls=HERMES)
 
 
 def body(grammar: Any) -> dict[str, Any]:

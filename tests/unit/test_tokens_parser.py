@@ -11,13 +11,14 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from gateway.records import Delta, Reply, ToolCall
+from gateway.tokens.formats import HERMES
 from gateway.tokens.parser import ReplyParser, parse_reply
 from gateway.tokens.reply_format import ReplyFormat
 from gateway.tokens.tokenizer import ModelFacts, Tokenizer
 from tests.unit.chat_models import write_model
 
 EOS = 2
-HERMES = ReplyFormat(think=True, tools=True)
+TOOLED = ReplyFormat(think=True, calls=HERMES)
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}{"}}\n</tool_call>'
 PIECES = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", CALL, '{"name": "f", "arguments": {',
@@ -68,9 +69,9 @@ def cut(ids: Sequence[int], places: Sequence[int]) -> list[Sequence[int]]:
     return [ids[start:end] for start, end in itertools.pairwise(edges)]
 
 
-forms = st.builds(
-    ReplyFormat, think=st.booleans(), tools=st.booleans(), prefilled=st.just(value=False)
-) | st.just(ReplyFormat(think=True, tools=True, prefilled=True))
+forms = st.builds(ReplyFormat, think=st.booleans(), calls=st.none() | st.just(HERMES)) | st.just(
+    ReplyFormat(think=True, calls=HERMES, prefilled=True)
+)
 texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=14).map("".join)
 places = st.lists(st.integers(0, 200), max_size=20)
 
@@ -97,8 +98,8 @@ def test_any_split_gives_what_the_whole_gives(
 def test_any_ids_at_all_give_what_the_whole_gives(
     tokenizer: Tokenizer, ids: list[int], places: list[int]
 ) -> None:
-    _, parser = stream(tokenizer, cut(ids, places), HERMES)
-    assert parser.reply() == whole(tokenizer, ids, HERMES)
+    _, parser = stream(tokenizer, cut(ids, places), TOOLED)
+    assert parser.reply() == whole(tokenizer, ids, TOOLED)
 
 
 @given(text=st.text(max_size=30), places=places)
@@ -159,7 +160,7 @@ def test_reasoning_and_calls_are_taken_apart(tokenizer: Tokenizer) -> None:
         '<tool_call>\n{"name": "f", "arguments": {"a": "}"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
     )
-    deltas, parser = stream(tokenizer, [tokenizer.encode(text)], HERMES)
+    deltas, parser = stream(tokenizer, [tokenizer.encode(text)], TOOLED)
     assert parser.reply() == Reply(
         text="Two calls:",
         reasoning="Let me see.",
@@ -177,7 +178,7 @@ def test_reasoning_and_calls_are_taken_apart(tokenizer: Tokenizer) -> None:
 
 
 def test_arguments_grow_as_they_are_sampled(tokenizer: Tokenizer) -> None:
-    parser = ReplyParser(tokenizer, stop_token_ids=(EOS,), form=HERMES, mint=mint())
+    parser = ReplyParser(tokenizer, stop_token_ids=(EOS,), form=TOOLED, mint=mint())
     assert parser.feed(tokenizer.encode('<tool_call>{"name": "f", ')) == []
     assert parser.feed(tokenizer.encode('"arguments": {"city"')) == [
         Delta(call_index=0, call_id="call_0", call_name="f"),
@@ -210,18 +211,18 @@ def test_arguments_grow_as_they_are_sampled(tokenizer: Tokenizer) -> None:
 def test_malformed_replies(tokenizer: Tokenizer, text: str, reply: Reply) -> None:
     ids = tokenizer.encode(text)
     for chunks in ([ids], [[id_] for id_ in ids]):
-        assert stream(tokenizer, chunks, HERMES)[1].reply() == reply
-    assert whole(tokenizer, ids, HERMES) == reply
+        assert stream(tokenizer, chunks, TOOLED)[1].reply() == reply
+    assert whole(tokenizer, ids, TOOLED) == reply
 
 
 def test_ids_that_were_streamed_are_the_ones_stored(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(CALL + CALL)
-    _, parser = stream(tokenizer, [ids], HERMES)
+    _, parser = stream(tokenizer, [ids], TOOLED)
     reply = parse_reply(
         tokenizer,
         ids,
         stop_token_ids=(EOS,),
-        form=HERMES,
+        form=TOOLED,
         call_ids=parser.call_ids,
         mint=lambda: pytest.fail("minted again"),
     )
@@ -230,12 +231,13 @@ def test_ids_that_were_streamed_are_the_ones_stored(tokenizer: Tokenizer) -> Non
 
 def test_the_form_comes_from_the_template_and_the_prompt() -> None:
     qwen = "... </think> ... <tool_call> ..."
-    assert ReplyFormat.of("plain", prompt_end="x", tools=True) == ReplyFormat()
-    assert ReplyFormat.of(qwen, prompt_end="<think>\n", tools=True) == ReplyFormat(
-        think=True, tools=True, prefilled=True
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"x": 1}}}]
+    assert ReplyFormat.of("plain", prompt_end="x") == ReplyFormat()
+    assert ReplyFormat.of("plain", prompt_end="x", tools=tools).calls is HERMES
+    assert ReplyFormat.of(qwen, prompt_end="<think>\n", tools=tools) == ReplyFormat(
+        think=True, calls=HERMES, prefilled=True, schemas={"f": {"x": 1}}
     )
-    assert ReplyFormat.of(qwen, prompt_end="</think>\n\n", tools=False) == ReplyFormat(think=True)
-    assert not ReplyFormat.of("<tool_call><function=", prompt_end="", tools=True).tools
+    assert ReplyFormat.of(qwen, prompt_end="</think>\n\n") == ReplyFormat(think=True)
 
 
 @pytest.fixture(scope="module")
@@ -309,5 +311,5 @@ def test_models_may_be_read_from_disk(tmp_path: Path) -> None:
     without_tags = Tokenizer.load(write_model(tmp_path, tags=False))
     ids = without_tags.encode("<think>a</think>" + CALL)
     for chunks in ([ids], [[id_] for id_ in ids]):
-        reply = stream(without_tags, chunks, HERMES)[1].reply()
+        reply = stream(without_tags, chunks, TOOLED)[1].reply()
         assert (reply.reasoning, reply.text, len(reply.tool_calls)) == ("a", "", 1)

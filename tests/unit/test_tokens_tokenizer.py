@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
+import tokenizers
+from tokenizers import Regex, pre_tokenizers
 
 from gateway.errors import ConfigError
 from gateway.tokens.tokenizer import Tokenizer
+from gateway.tokens.words import Words
 from tests.unit.chat_models import CHATML, write_model
 
 
@@ -100,3 +104,64 @@ def test_a_model_that_never_ends_is_refused(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ConfigError, match="never end"):
         Tokenizer.load(directory)
+
+
+GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+CL100K = Regex(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CHARACTERS = (
+    "abXY019 \n 's.,-_(\"\t\r\x0b\x1c\x00\x7f\u00e9\u6f22\u00a0\u3000\U0001f600\u0301\u00b2"
+)
+
+
+@pytest.mark.parametrize(
+    "cutting",
+    [
+        GPT2,
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), GPT2]),
+        pre_tokenizers.Sequence([pre_tokenizers.Split(CL100K, "isolated"), BYTES]),
+    ],
+)
+def test_text_is_encoded_word_by_word_as_the_library_encodes_the_whole(
+    directory: Path, cutting: pre_tokenizers.PreTokenizer
+) -> None:
+    library = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    library.pre_tokenizer = cutting
+    words = Words.of(library)
+    assert words is not None
+    chosen = random.Random(3)
+    for length in range(1, 400):
+        text = "".join(chosen.choices(CHARACTERS, k=length % 50 + 1))
+        assert words.encode(text) == library.encode(text, add_special_tokens=False).ids
+
+
+def test_special_tokens_part_what_is_encoded_apart(directory: Path) -> None:
+    tokenizer = Tokenizer.load(directory)
+    library = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    specials = sorted(tokenizer.special_texts)
+    chosen = random.Random(4)
+    for _ in range(300):
+        parts = chosen.choices(
+            [*specials, "\n", " ", "user\n", "It's 12", "\u00e9 a", "<|im_"], k=7
+        )
+        text = "".join(parts)
+        assert tokenizer.encode(text) == library.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(
+    "cutting",
+    [
+        pre_tokenizers.ByteLevel(add_prefix_space=True),
+        pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), GPT2]),
+        pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\p{Lu}+"), "isolated"), BYTES]),
+    ],
+)
+def test_cutting_that_is_not_understood_is_left_to_the_library(
+    directory: Path, cutting: pre_tokenizers.PreTokenizer
+) -> None:
+    library = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    library.pre_tokenizer = cutting
+    assert Words.of(library) is None

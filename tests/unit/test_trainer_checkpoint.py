@@ -37,6 +37,22 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_being_written_ends_before_a_write_has_failed(tmp_path: Path) -> None:
+    ended = []
+
+    def full(directory: Path) -> None:
+        assert ended == []
+        raise OSError(28, "No space left on device")
+
+    def going_on(directory: Path) -> object:
+        return lambda: ended.append(directory.parent.exists())
+
+    with pytest.raises(OSError, match="No space"):
+        write_version(tmp_path, 3, full, going_on)
+    assert ended == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("damage", ["changed", "missing", "added", "manifest", "gone"])
 def test_any_difference_is_found(tmp_path: Path, damage: str) -> None:
     written = write(tmp_path, 3)

@@ -19,12 +19,12 @@ def test_reading_settings_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_window_is_twice_the_batch_where_eta_allows_it() -> None:
+def test_window_is_a_quarter_more_than_the_batch_where_eta_allows_it() -> None:
     def window(batch: int, max_lag: int) -> int:
         return TrainerSettings(freshness={"batch": batch, "max_lag": max_lag}).window
 
-    assert window(16, 4) == 32
-    assert window(16, 1) == 31
+    assert window(16, 4) == 20
+    assert window(16, 0) == 16
     assert window(1, 1) == 1
     assert TrainerSettings(freshness={"batch": 2}).min_batch == 2
 

@@ -1,21 +1,20 @@
 """Advantages against values worked out by hand."""
 
 import json
-import math
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from gateway.records import FinishReason, TrainingSample
+from gateway.records import FinishReason, Teaching, TrainingSample
 from trainer.config import CreditSettings
 from trainer.credit import (
     Baseline,
     Running,
     assign,
-    combined,
     discounted,
     grouped,
-    opd,
+    returns,
     rule_shares,
 )
 
@@ -152,30 +151,56 @@ def test_discount_by_hand() -> None:
         discounted([1, 1], [2, 2], 0.5)
 
 
-def test_opd_by_hand() -> None:
-    assert opd([-0.5, -5.0, -0.1], [-1.0, -1.0, -4.0]) == pytest.approx([0.5, -2, 2])
-    assert opd(None, [-1.0, -2.0]) == [0, 0]
-    with pytest.raises(ValueError, match="zip"):
-        opd([-1.0], [-1.0, -2.0])
+def test_returns_look_forward_within_a_session_only() -> None:
+    first, second, third = (replace(sample(s), depth=d) for d, s in enumerate((1.0, -1.0, 1.0)))
+    other = replace(sample(-1), session_id=UUID(int=7), depth=1)
+    batch = [third, other, first, second]
+    assert returns(batch, 0.5) == pytest.approx([1, -1, 0.75, -0.5])
+    assert returns(batch, 0) == [1, -1, 1, -1]
 
 
-def test_a_teacher_equal_to_the_student_teaches_nothing_only_at_one_temperature() -> None:
-    """Logits 2 and 0: scored at temperature 1, but sampled at 0.6, the same policy looks biased."""
-
-    def log_softmax(logits: tuple[float, ...], temperature: float) -> list[float]:
-        scaled = [logit / temperature for logit in logits]
-        total = math.log(sum(math.exp(value) for value in scaled))
-        return [value - total for value in scaled]
-
-    teacher = log_softmax((2.0, 0.0), 1.0)
-    assert opd(teacher, teacher) == [0, 0]
-    assert opd(teacher, log_softmax((2.0, 0.0), 0.6)) == pytest.approx([-0.09, 1.24], abs=0.005)
+def test_replies_to_one_request_share_what_followed_and_no_verdict_stays_none() -> None:
+    liked, disliked = replace(sample(1), depth=0), replace(sample(-1), depth=0)
+    silent, last = replace(sample(0), depth=1), replace(sample(1), depth=2)
+    # What comes after depth 0 is 0.5 * (0 + 0.5 * 1), for either reply.
+    assert returns([liked, disliked, silent, last], 0.5) == pytest.approx([1.25, -0.75, 0, 1])
 
 
-def test_combined_by_hand() -> None:
-    assert combined(-1.0, [0.5, -2.0], w_rl=0.5, w_opd=2.0) == pytest.approx([0.5, -4.5])
-    # Without a hint only the score is left.
-    assert combined(1.0, opd(None, [-1.0, -2.0])) == [1, 1]
+def test_discounted_returns_are_what_is_compared() -> None:
+    settings = CreditSettings(discount=0.5, negative_weight=1, leave_one_out=0)
+    past = Baseline(Running(0.25, 9), {})
+    batch = [replace(sample(1), depth=0), replace(sample(-1), depth=1)]
+    credit = assign(batch, past, settings)
+    assert credit.advantages == pytest.approx((0.5 - 0.25, -1.25))
+    assert credit.baseline.overall.mean == pytest.approx((0.25 * 9 + 0.5 - 1) / 11)
+
+
+def teaching() -> Teaching:
+    return Teaching(
+        teacher="base", lineage_id=None, version=0, model="m", hint="h", prompt_len=3,
+        logprobs=(-0.1,),
+    )  # fmt: skip
+
+
+def test_what_scores_and_teachers_count_by_method() -> None:
+    hinted = replace(sample(-1, weight=0.5), teaching=teaching())
+    batch = [hinted, sample(1), replace(sample(0), teaching=teaching())]
+    plain = {"negative_weight": 1, "leave_one_out": 0, "user_prior": 0}
+    past = Baseline(Running(0.0, 9), {})
+    found = assign(batch, past, CreditSettings(method="combined", w_rl=0.5, w_opd=2.0, **plain))
+    assert found.advantages == pytest.approx((-0.25, 0.5, 0))
+    assert found.taught == pytest.approx((1.0, 0, 2.0))  # 0 without a hint
+    found = assign(batch, past, CreditSettings(method="opd", w_opd=2.0, **plain))
+    assert found.advantages == (0, 0, 0)
+    assert found.taught == pytest.approx((1.0, 0, 2.0))
+    assert assign(batch, past, CreditSettings(**plain)).taught is None
+
+
+def test_no_verdict_is_in_no_baseline() -> None:
+    # The others of each are the other one alone; the 0 counts in no mean.
+    credit = assign([sample(1), sample(0), sample(-1)], Baseline(), PLAIN)
+    assert credit.advantages == pytest.approx((2, 0, -2))
+    assert credit.baseline.overall == Running(0.0, 2)
 
 
 def test_a_rule_gives_at_most_half_of_the_positives() -> None:

@@ -40,6 +40,23 @@ def test_idle(reports: list[dict], expected: bool) -> None:
     assert idle(reports, LINEAGE, version=2, live=3) is expected
 
 
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        # Moved back already, to 3.
+        ({"serving": {LINEAGE.hex: 3}}, True),
+        ({"serving": {LINEAGE.hex: 4}}, False),
+        ({"serving": {LINEAGE.hex: 3}, "trying": {LINEAGE.hex: 4}}, False),
+        ({"serving": {LINEAGE.hex: 3}, "trying": {LINEAGE.hex: 5}}, True),
+        ({"healthy": False, "serving": {LINEAGE.hex: 4}}, True),
+    ],
+)
+def test_a_later_version_that_was_undone_is_idle_once_everybody_is_off_it(
+    place: dict, expected: bool
+) -> None:
+    assert idle([{"engines": [place]}], LINEAGE, version=4, live=3) is expected
+
+
 def test_only_versions_of_the_lineage_count() -> None:
     names = [f"{LINEAGE.hex}-v12", f"{LINEAGE.hex}-v3", f"{OTHER.hex}-v1", f"{LINEAGE.hex}-vx", "a"]
     assert _versions(names, LINEAGE) == [3, 12]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.errors import TrainerError
-from gateway.records import FinishReason, TrainingSample, VersionSpan
+from gateway.records import FinishReason, Teaching, TrainingSample, VersionSpan
 from trainer.exported import decode, encode, to_line
 
 SAMPLE = TrainingSample(
@@ -28,7 +28,13 @@ def test_a_line_by_hand() -> None:
 
 
 def test_lines_come_back_as_the_samples_they_were() -> None:
-    other = replace(SAMPLE, id=UUID(int=9), rule=None, group=None)
+    taught = Teaching(
+        teacher="fixed", lineage_id=None, version=None, model="m", hint="Shorter.", prompt_len=9,
+        logprobs=[-0.5, -0.25, -1.0], top_ids=[[1], [2], [3]],
+        top_logprobs=[[-1.0], [-2.0], [-3.0]],
+    )  # fmt: skip
+    other = replace(SAMPLE, id=UUID(int=9), rule=None, group=None, depth=3, teaching=taught)
+    other = replace(other, kept=[[8, 2], [9], [10, 1]])
     assert list(decode([encode(to_line(SAMPLE)), b"\n", encode(to_line(other))])) == [SAMPLE, other]
 
 

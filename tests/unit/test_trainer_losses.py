@@ -28,6 +28,7 @@ from trainer.losses import (
     policy_loss,
     ratio,
     raw_weights,
+    taught_advantages,
     topk_reverse_kl,
     veto,
     with_rest,
@@ -377,6 +378,65 @@ def test_parts_sum_to_the_whole() -> None:
     assert sum(parts).item() == pytest.approx(whole.item())
 
 
+def test_what_a_teacher_adds_by_hand() -> None:
+    teacher, student = vector(-0.5, -5, -0.1, -9), vector(-1, -1, -4, -1)
+    found = taught_advantages(vector(1, 1, 0, -1), vector(1, 1, 0.5, 0), teacher, student, 2.0)
+    # Differences 0.5, -4 and 3.9 within ±2; the last token has no teacher.
+    assert found.tolist() == pytest.approx([1.5, -1, 1, -1])
+
+
+def test_a_teacher_equal_to_the_student_teaches_nothing_only_at_one_temperature() -> None:
+    """Logits 2 and 0: scored at temperature 1, but sampled at 0.6, the same policy looks biased."""
+    logits, nothing, one = vector(2, 0), vector(0, 0), vector(1, 1)
+    teacher, hot = logits.log_softmax(-1), (logits / 0.6).log_softmax(-1)
+    assert taught_advantages(nothing, one, teacher, teacher, 2.0).tolist() == [0, 0]
+    assert taught_advantages(nothing, one, teacher, hot, 2.0).tolist() == pytest.approx(
+        [-0.09, 1.24], abs=0.005
+    )
+
+
+def test_the_teachers_part_of_the_loss_by_hand() -> None:
+    current = vector(-1, -2, grad=True)
+    taught = {
+        "advantages": vector(0.5, 0.5), "teacher": vector(-0.25, 0), "student": vector(-1.25, -2),
+        "taught": vector(2, 0), "distilled": vector(0, 0.3), "distils": vector(0, 4),
+    }  # fmt: skip
+    settings = LossSettings(kl_coef=0, opsm_delta=None, reference_length=1)
+    value = policy_loss(settings, Size(1, 2))(tokens(current, **taught))
+    # Of the first token -0.5 less twice its difference of 1, of the second -0.5, and 4 * 0.3.
+    assert value.item() == pytest.approx(-1.8)
+    (gradient,) = torch.autograd.grad(value, current)
+    assert gradient.tolist() == pytest.approx([-2.5, -0.5])
+    found = measure(settings, tokens(current, **taught))
+    assert found["taught"] == 1
+    assert found["opd_reverse_kl"] == pytest.approx(-3 / 2)
+    assert found["opd_clipped"] == 0
+    assert found["distilled_kl"] == pytest.approx(0.3)
+
+
+def test_sequence_masks_see_what_the_teacher_says() -> None:
+    seen = tokens(
+        vector(-2), behaviour=vector(-1), advantages=vector(0.5), teacher=vector(-4),
+        student=vector(-3), taught=vector(1), distils=vector(0),
+    )  # fmt: skip
+    # 0.5 - 1 is a dislike, of a reply that the policy has left by a nat.
+    assert measure(LossSettings(), seen)["masked"] == 1
+
+
+def test_rows_with_fewer_tokens_are_as_if_alone() -> None:
+    student, teacher = vector(0.5, 0.2).log()[None], vector(0.25, 0.5).log()[None]
+    expected = topk_reverse_kl(student, teacher)
+    wide = torch.cat([student, vector(-0.7)[None]], 1).requires_grad_()
+    padded = torch.cat([teacher, vector(-math.inf)[None]], 1)
+    value = topk_reverse_kl(wide, padded)
+    assert value.item() == pytest.approx(expected.item())
+    (gradient,) = torch.autograd.grad(value.sum(), wide)
+    assert torch.isfinite(gradient).all()
+    assert gradient[0, 2] == 0
+    empty = topk_reverse_kl(torch.full((1, 2), -0.7), torch.full((1, 2), -math.inf))
+    assert empty.item() == 0
+
+
 def test_metrics_by_hand() -> None:
     seen = tokens(
         vector(-1, -1, -1, -1 + math.log(1.5)),
@@ -388,10 +448,17 @@ def test_metrics_by_hand() -> None:
         kl=vector(0, 0, 0, 0.4),
     )
     values = measure(LossSettings(), seen)
-    assert next(iter(values)) == "tokens"
-    assert list(values)[1] == "logprob_diff_mean"
+    assert next(iter(values)) == "logprob_diff_mean"
     assert values["logprob_diff_mean"] == pytest.approx(math.log(10) / 4)
+    # k3 of KL(behaviour || proximal) with d = -ln 10: 10 - 1 - ln 10, nothing elsewhere.
+    assert values["mismatch_kl"] == pytest.approx((9 - math.log(10)) / 4)
+    assert (values["mismatch_kl_masked"], values["vetoed"], values["opsm"]) == (0, 0, 0)
     assert values["importance_max"] == pytest.approx(10)
+    assert values["importance_min"] == pytest.approx(1)
+    assert values["importance_away"] == pytest.approx(9 / 4)
+    assert values["chi2_token"] == pytest.approx(103 / 4 - 1)
+    assert values["ppo_kl"] == pytest.approx(-math.log(1.5) / 4)
+    assert (values["ratio_min"], values["ratio_max"]) == pytest.approx((1, 1.5))
     assert values["importance_capped"] == pytest.approx(0.25)
     assert values["ess"] == pytest.approx(13**2 / 103 / 4)  # weights 1, 1, 1, 10
     assert values["clip_fraction"] == pytest.approx(0.25)

@@ -7,7 +7,8 @@ import pytest
 
 from gateway.errors import TrainerError
 from gateway.records import FinishReason, TrainingSample, VersionSpan
-from trainer.packing import defect, group_by_length, minibatches, pack
+from trainer.packing import defect, minibatches, pack
+from trainer.rows import fill, group_by_length
 
 
 def sample(prompt: tuple[int, ...], reply: tuple[int, ...], **changes: object) -> TrainingSample:
@@ -50,6 +51,46 @@ def test_groups_keep_to_the_budget_and_hold_each_sequence_once() -> None:
     for group in groups:
         assert len(group) == 1 or max(lengths[i] for i in group) * len(group) <= 60
     assert groups[0] == [6]
+
+
+def test_shared_rows_are_as_long_as_the_longest_sequence_and_no_longer() -> None:
+    # By hand: 60 takes no other beside it; 40 and 20, 30 and 30 fill a row of 60.
+    assert fill([30, 60, 20, 40, 30], 180) == [[[1], [3, 2], [0, 4]]]
+    # What does not fit into a pass of 60 opens the next one, whose rows are its longest's.
+    assert fill([30, 60, 20, 40, 30], 60) == [[[1]], [[3]], [[0], [4]], [[2]]]
+    lengths = [1 + 37 * n % 90 for n in range(60)]
+    passes = fill(lengths, 300)
+    assert sorted(i for rows in passes for row in rows for i in row) == list(range(60))
+    for rows in passes:
+        width = max(lengths[i] for row in rows for i in row)
+        assert all(sum(lengths[i] for i in row) <= width for row in rows)
+        assert len(rows) == 1 or len(rows) * width <= 300
+    padded = sum(
+        len(group) * max(lengths[i] for i in group) for group in group_by_length(lengths, 300)
+    )
+    shared = sum(len(rows) * max(lengths[i] for row in rows for i in row) for rows in passes)
+    assert sum(lengths) <= shared < padded
+
+
+def test_sequences_of_one_row_begin_at_position_0_each() -> None:
+    samples = [
+        sample((1, 2, 3, 4, 5), (6, 7)),
+        sample((10, 11), (12, 13), session_id=UUID(int=8)),
+        sample((20, 21), (22,), session_id=UUID(int=9), temperature=0.5),
+    ]
+    gains = [(1.0, 2.0), (3.0, 4.0), (5.0,)]
+    (micro,) = pack(samples, gains, vocab=64, budget=100, shared=True).micro
+    assert micro.ids.tolist() == [[1, 2, 3, 4, 5, 6], [10, 11, 12, 20, 21, 0]]
+    assert micro.positions is not None
+    assert micro.positions.tolist() == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 0, 1, 2]]
+    assert micro.places.tolist() == [4, 5, 7, 8, 10]
+    assert micro.targets.tolist() == [6, 7, 12, 13, 22]
+    assert micro.advantages.tolist() == [1, 2, 3, 4, 5]
+    assert micro.samples.tolist() == [0, 0, 1, 1, 2]
+    assert micro.temperature.tolist() == pytest.approx([0.8, 0.8, 0.8, 0.8, 0.5])
+    # Where nothing is shared nothing is masked.
+    (plain,) = pack(samples[:2], gains[:2], vocab=64, budget=100, shared=True).micro
+    assert plain.positions is None
 
 
 @pytest.mark.parametrize(

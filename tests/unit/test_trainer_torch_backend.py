@@ -10,32 +10,23 @@ from uuid import UUID
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from gateway.errors import ConfigError, NonFinite
-from gateway.records import FinishReason, TrainingSample
+from gateway.records import TrainingSample
+from tests.tiny_llama import VOCAB, drawn, make_llama, sample
 from trainer.backends.base import Probe, StepAbandoned
+from trainer.backends.shared_rows import keeps_apart
 from trainer.backends.torch_backend import TorchBackend
 from trainer.config import LoraSettings, LossSettings, OptimizerSettings, TrainerConfig
 from trainer.credit import Baseline, assign
 from trainer.losses import Size, policy_loss
 from trainer.packing import pack
 
-VOCAB = 64
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("llama")
-    config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
-        tie_word_embeddings=True, initializer_range=0.2, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        LlamaForCausalLM(config).save_pretrained(directory)
-    return directory
+    return make_llama(tmp_path_factory.mktemp("llama"))
 
 
 def settings(**changes: object) -> TrainerConfig:
@@ -43,35 +34,9 @@ def settings(**changes: object) -> TrainerConfig:
     return TrainerConfig(**{"lora": lora, "micro_batch_tokens": 64, **changes})
 
 
-def sample(prompt: Sequence[int], reply: Sequence[int], **changes: object) -> TrainingSample:
-    base = TrainingSample(
-        id=UUID(int=1), turn_id=UUID(int=2), session_id=UUID(int=3), user="ann", score=1.0,
-        weight=1.0, prompt_ids=prompt, sampled_ids=reply, logprobs=[-2.0] * len(reply), spans=(),
-        temperature=0.8, finish_reason=FinishReason.STOP, arrived_at=0.0,
-    )  # fmt: skip
-    return replace(base, **changes)
-
-
-def drawn(count: int, seed: int = 0) -> list[TrainingSample]:
-    rng = random.Random(seed)
-
-    def ids(low: int, high: int) -> list[int]:
-        return [rng.randrange(VOCAB) for _ in range(rng.randint(low, high))]
-
-    return [
-        sample(
-            ids(3, 20),
-            ids(1, 15),
-            score=rng.choice((-1.0, 1.0)),
-            temperature=rng.choice((0.7, 1.0)),
-        )
-        for _ in range(count)
-    ]
-
-
-def packed(samples: Sequence[TrainingSample], budget: int = 64):
+def packed(samples: Sequence[TrainingSample], budget: int = 64, *, shared: bool = False):
     gains = [(s.score,) * len(s.sampled_ids) for s in samples]
-    return pack(samples, gains, vocab=VOCAB, budget=budget)
+    return pack(samples, gains, vocab=VOCAB, budget=budget, shared=shared)
 
 
 def take(backend: TorchBackend, samples: Sequence[TrainingSample], budget: int = 64):
@@ -81,7 +46,7 @@ def take(backend: TorchBackend, samples: Sequence[TrainingSample], budget: int =
 
 
 def weights(backend: TorchBackend) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in backend._trained.items()}
+    return {name: weight.detach().clone() for name, weight in backend._weights.trained.items()}
 
 
 def test_step_equals_a_plain_implementation(model: Path) -> None:
@@ -95,7 +60,9 @@ def test_step_equals_a_plain_implementation(model: Path) -> None:
     for one in samples:
         ids = torch.tensor([[*one.prompt_ids, *one.sampled_ids]])
         start = len(one.prompt_ids) - 1
-        log = torch.log_softmax(backend._peft(ids).logits[0, start:-1] / one.temperature, -1)
+        log = torch.log_softmax(
+            backend._weights.peft(ids).logits[0, start:-1] / one.temperature, -1
+        )
         base = torch.log_softmax(plain(ids).logits[0, start:-1] / one.temperature, -1).detach()
         chosen = log.gather(-1, torch.tensor(one.sampled_ids)[:, None])[:, 0]
         behaviour = torch.tensor(one.logprobs)
@@ -108,33 +75,68 @@ def test_step_equals_a_plain_implementation(model: Path) -> None:
         surrogate = -(weight * one.score * (chosen - chosen.detach() + 1)).sum()
         kl = (log.exp() * (log - base)).sum()
         total = total + (surrogate + 0.05 * kl) / (5 * 40)
-    gradients = torch.autograd.grad(total, list(backend._trained.values()))
+    gradients = torch.autograd.grad(total, list(backend._weights.trained.values()))
     norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
     outcome = take(backend, samples)
     assert outcome.loss == pytest.approx(total.item(), rel=1e-4)
     assert outcome.grad_norm == pytest.approx(norm, rel=1e-4)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("budget", "chunk"), [(1, 512), (64, 5), (64, 512), (10_000, 512)])
-def test_the_step_does_not_depend_on_how_it_is_packed(model: Path, budget: int, chunk: int) -> None:
+def test_the_step_does_not_depend_on_how_it_is_packed(
+    model: Path, budget: int, chunk: int, shared: bool
+) -> None:
     one, other = (TorchBackend(model, settings(head_chunk=c), "cpu") for c in (512, chunk))
-    samples = drawn(7, seed=3)
+    samples = [replace(one, session_id=UUID(int=n)) for n, one in enumerate(drawn(7, seed=3))]
     for backend in (one, other):
         with torch.no_grad():
-            for name, weight in backend._trained.items():
+            for name, weight in backend._weights.trained.items():
                 if "lora_B" in name:
                     weight.copy_(torch.linspace(-0.1, 0.1, weight.numel()).view_as(weight))
     gradients = []
-    for backend, tokens in ((one, 200), (other, budget)):
+    for backend, tokens, together in ((one, 200, False), (other, budget, shared)):
         total = torch.zeros(())
         loss = policy_loss(LossSettings(), Size(len(samples), 1))
-        for micro in packed(samples, tokens).micro:
+        batch = packed(samples, tokens, shared=together)
+        beside = any(micro.positions is not None for micro in batch.micro)
+        assert beside == (together and tokens > 1)
+        for micro in batch.micro:
             value = loss(backend._tokens(micro))
             value.backward()
             total = total + value.detach()
-        gradients.append([w.grad for w in backend._trained.values()] + [total])
+        gradients.append([w.grad for w in backend._weights.trained.values()] + [total])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
+
+
+def test_rows_are_shared_where_the_model_keeps_sequences_apart(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = TorchBackend(model, settings(), "cpu")
+    assert backend.shares_rows
+    samples = [replace(one, session_id=UUID(int=n)) for n, one in enumerate(drawn(12, seed=4))]
+    alone, shared = packed(samples), packed(samples, shared=True)
+    assert shared.forward_tokens < alone.forward_tokens
+    for find in (backend.logprobs, backend.reference_logprobs):
+        values = {}
+        for batch in (alone, shared):
+            owners = torch.cat([micro.samples for micro in batch.micro])
+            found = torch.cat(find(batch))
+            values[batch is shared] = [found[owners == n].tolist() for n in range(12)]
+        for one, other in zip(values[False], values[True], strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
+
+    # One whose layers carry something on, whatever the positions say.
+    network = backend._network
+    states = type(network).states
+
+    def carried(self, ids, positions=None):
+        found = states(self, ids, positions)
+        return found + 0.3 * found.cumsum(1)
+
+    monkeypatch.setattr(type(network), "states", carried)
+    assert not keeps_apart(network, "cpu")
 
 
 def test_logprobs_are_at_the_temperature_and_the_reference_is_the_base(model: Path) -> None:
@@ -237,7 +239,9 @@ def test_gradients_are_clipped(model: Path) -> None:
     backend = TorchBackend(model, config, "cpu")
     outcome = take(backend, drawn(6))
     assert outcome.grad_norm > 1e-3
-    moments = [backend._optimizer.state[w]["exp_avg"] for w in backend._trained.values()]
+    moments = [
+        backend._optimizer.adam.state[w]["exp_avg"] for w in backend._weights.trained.values()
+    ]
     # After one step the first moment is (1 - beta1) times the clipped gradient.
     norm = math.sqrt(sum(float(m.square().sum()) for m in moments)) / 0.1
     assert norm == pytest.approx(1e-3, rel=1e-2)
@@ -263,7 +267,7 @@ def test_learns_a_preference(model: Path) -> None:
         ids, log = prompts, []
         with torch.no_grad():
             for _ in range(4):
-                step = torch.log_softmax(backend._peft(ids).logits[:, -1], -1)
+                step = torch.log_softmax(backend._weights.peft(ids).logits[:, -1], -1)
                 token = torch.multinomial(step.exp(), 1, generator=generator)
                 log.append(step.gather(-1, token))
                 ids = torch.cat([ids, token], 1)
@@ -317,8 +321,8 @@ def test_turns_of_a_session_are_one_sequence_with_the_same_gradients(model: Path
             value = loss(backend._tokens(micro))
             value.backward()
             total = total + value.detach()
-        gradients.append([w.grad.clone() for w in backend._trained.values()] + [total])
-        for weight in backend._trained.values():
+        gradients.append([w.grad.clone() for w in backend._weights.trained.values()] + [total])
+        for weight in backend._weights.trained.values():
             weight.grad = None
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)

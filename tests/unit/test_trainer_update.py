@@ -11,7 +11,7 @@ from gateway.errors import NonFinite
 from trainer.backends.base import Backend, StepAbandoned, StepOutcome
 from trainer.config import LossSettings
 from trainer.losses import TokenLoss, Tokens
-from trainer.packing import MicroBatch, PackedBatch
+from trainer.micro_batch import MicroBatch, PackedBatch
 from trainer.update import hold, update
 
 

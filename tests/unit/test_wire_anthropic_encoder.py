@@ -30,12 +30,13 @@ from tests.unit.anthropic_client import events, message_of
 
 ID = UUID(int=255)
 SIGNATURE = "AAAAAAAAAAAAAAAAAAAA/w=="
-USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3)
+USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3, reasoning_tokens=2)
 TOLD = {
     "input_tokens": 4,
     "cache_creation_input_tokens": 0,
     "cache_read_input_tokens": 3,
     "output_tokens": 5,
+    "output_tokens_details": {"thinking_tokens": 2},
 }
 
 
@@ -76,6 +77,7 @@ def test_a_stream_of_text() -> None:
                     "cache_creation_input_tokens": 0,
                     "cache_read_input_tokens": 0,
                     "output_tokens": 0,
+                    "output_tokens_details": {"thinking_tokens": 0},
                 },
             },
         },

@@ -82,3 +82,17 @@ def test_names_that_cannot_be_are_refused(headers: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         caller(headers, 200)
     assert caught.value.code == "invalid_id"
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        # As servers hand over what was sent as UTF-8, and what was not.
+        ("\u65e5\u672c".encode().decode("latin-1"), "\u65e5\u672c"),
+        (("\u00e9" * 100).encode().decode("latin-1"), "\u00e9" * 100),
+        ("caf\u00e9", "caf\u00e9"),
+        ("\u65e5\u672c", "\u65e5\u672c"),
+    ],
+)
+def test_a_name_is_read_as_it_was_sent(name: str, read: str) -> None:
+    assert caller({"x-session-id": name}, 200).session_name == read

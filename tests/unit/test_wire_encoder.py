@@ -31,7 +31,7 @@ from gateway.wire.openai_chat import OpenAIChat
 from gateway.wire.sse import event
 
 ID = UUID(int=255)
-USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3)
+USAGE = Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=3, reasoning_tokens=2)
 CALLS = (
     ToolCall(id="call_a", name="f", arguments='{"a": 1}'),
     ToolCall(id="call_b", name="g", arguments="{}"),
@@ -95,6 +95,7 @@ def test_usage_comes_last_and_only_if_asked_for() -> None:
         "completion_tokens": 5,
         "total_tokens": 12,
         "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 2},
     }
     assert [chunk["usage"] for chunk in chunks] == [None, None, None]
 

@@ -202,6 +202,12 @@ def test_messages_of_every_role_are_kept_as_they_are() -> None:
         ),
         ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].tool_call_id"),
         ({"messages": [{**USER, "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
+        ({"messages": [{**USER, "function_call": {"1": 2}}]}, "messages[0].function_call"),
+        ({"messages": [{**USER, "reasoning_content": [1]}]}, "messages[0].reasoning_content"),
+        (
+            {"messages": [{**USER, "content": [{"type": "text", "text": "", "refusal": 1}]}]},
+            "messages[0].content[0].refusal",
+        ),
         ({"messages": [{**USER, "name": 3}]}, "messages[0].name"),
         ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages[0].tool_calls"),
         ({"messages": [{"role": "assistant", "tool_calls": [3]}]}, "messages[0].tool_calls[0]"),

@@ -24,6 +24,7 @@ SHOWN_USAGE = {
     "completion_tokens": 2,
     "total_tokens": 5,
     "prompt_tokens_details": {"cached_tokens": 1},
+    "completion_tokens_details": {"reasoning_tokens": 0},
 }
 
 

@@ -24,7 +24,7 @@ from gateway.wire.responses_encoder import ResponsesEncoder
 
 TURN = UUID("0199aaaa-0000-7000-8000-000000000001")
 HEX = TURN.hex
-USAGE = Usage(prompt_tokens=11, completion_tokens=5, cached_tokens=4)
+USAGE = Usage(prompt_tokens=11, completion_tokens=5, cached_tokens=4, reasoning_tokens=3)
 LOGPROB = TokenLogprob(
     text="Hi", raw=b"Hi", logprob=-0.5, top=(TokenLogprob(text="H", raw=b"H", logprob=-0.2),)
 )
@@ -98,7 +98,7 @@ def test_a_message_in_its_events() -> None:
         "input_tokens": 11,
         "input_tokens_details": {"cached_tokens": 4},
         "output_tokens": 5,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 3},
         "total_tokens": 16,
     }
 

@@ -8,16 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 
+#: A model that says anything is made to call, and bounded in what it says then.
+FORCED = "FORCED" in os.environ
+CITY: dict[str, Any] = {"enum": ["Oslo", "Bergen"]} if FORCED else {"type": "string"}
+City: Any = Literal["Oslo", "Bergen"] if FORCED else str
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": CITY}}
+if FORCED:
+    SCHEMA |= {"required": ["city"], "additionalProperties": False}
 TOOL = {
     "name": "get_weather",
     "description": "Tells the weather of a city.",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "input_schema": SCHEMA,
 }
+CALL: dict[str, Any] = {
+    "tool_choice": {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True},
+    "max_tokens": 900,
+}
+SAY: dict[str, Any] = {"tool_choice": {"type": "none"}, "max_tokens": 24}
+#: The runner goes on as long as there are calls.
+RUNS: dict[str, Any] = {"max_iterations": 2}
+if not FORCED:
+    CALL = SAY = RUNS = {}
 ASK: dict[str, Any] = {
     "model": "tiny",
     "max_tokens": 400,
@@ -38,7 +55,7 @@ def answered(message: Any) -> dict[str, Any]:
         {"role": "assistant", "content": message.content},
         {"role": "user", "content": results[::-1]},
     ]
-    return {**ASK, "messages": [*ASK["messages"], *told]}
+    return {**ASK, **SAY, "messages": [*ASK["messages"], *told]}
 
 
 def plain() -> dict[str, Any]:
@@ -46,7 +63,7 @@ def plain() -> dict[str, Any]:
         counted = client.messages.count_tokens(
             **{name: value for name, value in ASK.items() if name != "max_tokens"}
         )
-        first = client.messages.create(**ASK)
+        first = client.messages.create(**{**ASK, **CALL})
         last = client.messages.create(**answered(first))
     return {
         "counted": counted.input_tokens,
@@ -59,7 +76,7 @@ def plain() -> dict[str, Any]:
 async def streamed() -> dict[str, Any]:
     kinds: list[str] = []
     async with anthropic.AsyncAnthropic(max_retries=0) as client:
-        async with client.messages.stream(**ASK) as stream:
+        async with client.messages.stream(**{**ASK, **CALL}) as stream:
             async for event in stream:
                 if event.type not in kinds:
                     kinds.append(event.type)
@@ -72,13 +89,13 @@ async def streamed() -> dict[str, Any]:
 
 def runner() -> dict[str, Any]:
     @anthropic.beta_tool
-    def get_weather(city: str) -> str:
+    def get_weather(city: City) -> str:
         """Tells the weather of a city."""
         return f"{city}: 21"
 
     with anthropic.Anthropic(max_retries=0) as client:
-        ask = {name: value for name, value in ASK.items() if name != "tools"}
-        messages = [*client.beta.messages.tool_runner(**ask, tools=[get_weather])]
+        ask = {name: value for name, value in {**ASK, **CALL}.items() if name != "tools"}
+        messages = [*client.beta.messages.tool_runner(**ask, **RUNS, tools=[get_weather])]
     return {"messages": [message.to_dict() for message in messages]}
 
 

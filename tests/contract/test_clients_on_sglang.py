@@ -1,0 +1,138 @@
+"""The official clients over the real engine: a call, its result, and a reply, in each API.
+
+A model of random weights says anything, so the first reply is made to be a call, and what is
+checked is that client, gateway and engine tell the same of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import client_python, npm_client, run_client, run_node
+from tests.running import Gateway, as_stored, gateway_over
+
+pytestmark = pytest.mark.sglang
+
+CITIES = ("Oslo", "Bergen")
+
+
+@pytest.fixture
+async def gateway(
+    database_url: str, tiny_model: Path, sglang_url: str, tmp_path: Path
+) -> AsyncIterator[Gateway]:
+    async with gateway_over(database_url, tiny_model, sglang_url, tmp_path) as running:
+        yield running
+
+
+async def session(gateway: Gateway, client: str, doing: str) -> Any:
+    environ = {
+        "OPENAI_BASE_URL": f"{gateway.url}/v1",
+        "OPENAI_API_KEY": gateway.keys.agent,
+        "ANTHROPIC_BASE_URL": gateway.url,
+        "ANTHROPIC_API_KEY": gateway.keys.agent,
+        "FORCED": "yes",
+    }
+    if client == "node":
+        modules = await asyncio.to_thread(npm_client, "openai-node")
+        return await run_node(modules, "openai_node.mjs", doing, **environ)
+    python = await asyncio.to_thread(client_python, client)
+    return await run_client(python, f"{client}_session.py", doing, **environ)
+
+
+def called(api: str, reply: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """(id, name, arguments) of the one call of a reply, and that it says why it ended."""
+    if api == "chat":
+        [choice] = reply["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        [call] = choice["message"]["tool_calls"]
+        return call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])
+    if api == "responses":
+        assert reply["status"] == "completed"
+        [call] = [item for item in reply["output"] if item["type"] == "function_call"]
+        return call["call_id"], call["name"], json.loads(call["arguments"])
+    assert reply["stop_reason"] == "tool_use"
+    [call] = [block for block in reply["content"] if block["type"] == "tool_use"]
+    return call["id"], call["name"], call["input"]
+
+
+def text_of(api: str, reply: Mapping[str, Any]) -> str:
+    if api == "chat":
+        return reply["choices"][0]["message"]["content"] or ""
+    if api == "responses":
+        parts = [part for item in reply["output"] for part in item.get("content") or ()]
+        return "".join(part["text"] for part in parts)
+    return "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+
+
+def counted(reply: Mapping[str, Any]) -> tuple[int, int]:
+    usage = reply["usage"]
+    if "prompt_tokens" in usage:
+        return usage["prompt_tokens"], usage["completion_tokens"]
+    cached = usage.get("cache_read_input_tokens") or 0
+    return usage["input_tokens"] + cached, usage["output_tokens"]
+
+
+SESSIONS = [
+    ("openai", "chat", "chat"),
+    ("openai", "chat_streamed", "chat"),
+    ("openai", "responses", "responses"),
+    ("openai", "responses_streamed", "responses"),
+    ("node", "chat", "chat"),
+    ("node", "responses", "responses"),
+    ("anthropic", "plain", "messages"),
+    ("anthropic", "streamed", "messages"),
+]
+
+
+@pytest.mark.parametrize(("client", "doing", "api"), SESSIONS)
+async def test_a_call_and_what_follows_it(
+    gateway: Gateway, client: str, doing: str, api: str
+) -> None:
+    seen = await session(gateway, client, doing)
+    one, two, *more = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    check_call(api, seen["first"], one)
+    assert len(more) == (doing == "responses" and client == "openai")
+    check_follows(one, two)
+    # A bare stream of this API comes without a whole.
+    said = seen["text"] if seen.get("last") is None else text_of(api, seen["last"])
+    assert as_stored(said) == (two["reply"]["content"] or "")
+    if seen.get("last") is not None:
+        assert counted(seen["last"]) == (two["prompt_len"], two["completion_len"])
+    assert 1 <= two["completion_len"] <= 24
+
+
+async def test_the_tool_runner_runs_the_call(gateway: Gateway) -> None:
+    messages = (await session(gateway, "anthropic", "runner"))["messages"]
+    one, two = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    for message, turn in zip(messages, (one, two), strict=True):
+        check_call("messages", message, turn)
+    check_follows(one, two)
+
+
+def check_call(api: str, reply: Mapping[str, Any], turn: Mapping[str, Any]) -> None:
+    """What the client has of the call is what was sampled and stored."""
+    id_, name, arguments = called(api, reply)
+    [stored] = turn["reply"]["tool_calls"]
+    assert (stored["id"], stored["function"]["name"]) == (id_, name) == (id_, "get_weather")
+    assert json.loads(stored["function"]["arguments"]) == arguments
+    assert arguments["city"] in CITIES
+    assert counted(reply) == (turn["prompt_len"], turn["completion_len"])
+    assert (turn["finish_reason"], turn["untrainable_reason"]) == ("tool_calls", "grammar")
+    assert len(turn["logprobs"]) == len(turn["sampled_ids"]) == 4 * turn["completion_len"]
+
+
+def check_follows(one: Mapping[str, Any], two: Mapping[str, Any]) -> None:
+    """The result of the call extends the ids of its turn."""
+    assert (two["parent_id"], two["session_id"]) == (one["id"], one["session_id"])
+    assert two["branch_reason"] is None
+    assert two["shared_len"] == one["prompt_len"] + one["completion_len"]
+    assert (one["stream_mismatch"], two["stream_mismatch"]) == (False, False)
+    [result] = [message for message in two["messages"] if message["role"] == "tool"]
+    city = json.loads(one["reply"]["tool_calls"][0]["function"]["arguments"])["city"]
+    assert result["content"] == f"{city}: 21"

@@ -1,0 +1,1 @@
+"""What watches processes that tests start."""

@@ -1,0 +1,85 @@
+"""Frameworks that agents are built with: one exchange with tools in each API that they speak."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.clients import client_python, run_client
+from tests.exchanges import save
+from tests.fixtures_clients import Served
+from tests.reasoning import CALLS, DONE
+
+FRAMEWORKS = {
+    "openai-agents": ("agents_session.py", ("chat", "responses")),
+    "langchain": ("langchain_session.py", ("chat", "responses", "messages")),
+    "litellm": ("litellm_session.py", ("openai", "hosted_vllm", "anthropic")),
+    "pydantic-ai": ("pydantic_ai_session.py", ("chat", "responses", "messages")),
+    "smolagents": ("smolagents_session.py", ("chat",)),
+}
+FINAL = '<tool_call>\n{"name": "final_answer", "arguments": {"answer": "Warm."}}\n</tool_call>'
+
+#: No telemetry, and no list of prices from the web.
+QUIET = {
+    "LANGSMITH_TRACING": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def answer(prompt: str) -> str:
+    """Calls at first, an end once there are results; one framework ends by a call."""
+    if "Zürich: 21" not in prompt:
+        return CALLS
+    return FINAL if '"final_answer"' in prompt else DONE
+
+
+@pytest.mark.parametrize("how", ["plain", "streamed"])
+@pytest.mark.parametrize(
+    ("name", "api"), [(name, api) for name, (_, apis) in FRAMEWORKS.items() for api in apis]
+)
+async def test_an_exchange_with_tools(served: Served, name: str, api: str, how: str) -> None:
+    served.answers(answer)
+    python = await asyncio.to_thread(client_python, name)
+    seen = await run_client(
+        python,
+        FRAMEWORKS[name][0],
+        api,
+        how,
+        OPENAI_BASE_URL=f"{served.recorder.url}/v1",
+        OPENAI_API_KEY=served.keys.agent,
+        ANTHROPIC_BASE_URL=served.recorder.url,
+        ANTHROPIC_API_KEY=served.keys.agent,
+        **served.recorder.environ,
+        **QUIET,
+    )
+    assert (seen["answer"], sorted(seen["ran"])) == ("Warm.", ["Oslo", "Zürich"])
+    await save(served, served.recorder, f"{name}-{api}-{how}", {served.keys.agent: "KEY"})
+    await check_chain(served, text=name == "smolagents")
+    turns = await served.turns()
+    counts = [sum(turn[name] for turn in turns) for name in ("prompt_len", "completion_len")]
+    assert seen["usage"] == [2, *counts]
+
+
+async def check_chain(served: Served, *, text: bool) -> None:
+    """One session, one line; the second turn extends the ids of the first.
+
+    One framework writes calls and results as `text`, so that the prompt is another one.
+    """
+    one, two = await served.turns()
+    assert (one["parent_id"], two["parent_id"]) == (None, one["id"])
+    assert one["session_id"] == two["session_id"]
+    assert (one["kind"], two["kind"]) == ("main", "main")
+    assert (one["stream_mismatch"], two["stream_mismatch"]) == (False, False)
+    results: list[Any] = [message["content"] for message in one["followed_by"]]
+    if text:
+        assert one["followed_by_role"] == "user"
+        [result] = results
+        assert "Zürich: 21" in str(result)
+        return
+    assert (one["followed_by_role"], results) == ("tool", ["Zürich: 21", "Oslo: 21"])
+    assert two["branch_reason"] is None
+    assert two["shared_len"] == one["prompt_len"] + one["completion_len"]

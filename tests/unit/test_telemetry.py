@@ -1,0 +1,131 @@
+"""One JSON line an event, whoever logs it; writing never waits, and what is lost is counted."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import structlog
+
+from gateway.config import LogSettings
+from gateway.telemetry import configure_logging, dropped_lines, get_logger
+from gateway.telemetry.sink import LineSink
+
+
+def closed() -> None:
+    """Let the writer end; what it held is written."""
+    for handler in logging.getLogger().handlers:
+        handler.close()
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Stuck(io.StringIO):
+    """A stream that takes nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.free = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        self.reached.set()
+        assert self.free.wait(30)
+        return super().write(text)
+
+
+def test_events_are_lines_of_json_with_their_context(tmp_path: Path):
+    with (tmp_path / "log").open("w") as out:
+        configure_logging(LogSettings(), "gateway", out)
+        with structlog.contextvars.bound_contextvars(session_id="s"):
+            id_ = UUID(int=7)
+            get_logger("one.module").info("served", turn=id_, text="é\n\ud800", path=tmp_path)
+        get_logger("one.module").debug("quiet")
+        logging.getLogger("uvicorn").warning("from %s", "afar")
+        closed()
+    first, second = lines(tmp_path / "log")
+    assert first.pop("timestamp").endswith("Z")
+    assert first == {
+        "turn": str(id_),
+        "text": "é\n\ud800",
+        "path": str(tmp_path),
+        "event": "served",
+        "component": "gateway",
+        "session_id": "s",
+        "level": "info",
+        "logger": "one.module",
+    }
+    assert (second["event"], second["logger"], second["level"], second["component"]) == (
+        "from afar", "uvicorn", "warning", "gateway",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("standard", [False, True])
+def test_a_traceback_is_part_of_its_line(tmp_path: Path, standard: bool):
+    with (tmp_path / "log").open("w") as out:
+        configure_logging(LogSettings(), "judge", out)
+        log = logging.getLogger("m") if standard else get_logger("m")
+        try:
+            {}["lost"]
+        except KeyError:
+            log.exception("failed")
+        closed()
+    [line] = lines(tmp_path / "log")
+    assert (line["event"], line["level"]) == ("failed", "error")
+    assert line["exception"].endswith("KeyError: 'lost'")
+
+
+def test_own_events_follow_the_level_and_other_libraries_are_not_debugged(tmp_path: Path):
+    with (tmp_path / "log").open("w") as out:
+        configure_logging(LogSettings(level="debug"), "gateway", out)
+        get_logger("m").debug("shown")
+        logging.getLogger("m").debug("hidden")
+        configure_logging(LogSettings(level="error"), "gateway", out)
+        get_logger("m").warning("hidden")
+        logging.getLogger("m").warning("hidden")
+        get_logger("m").error("shown")
+        closed()
+    assert [line["event"] for line in lines(tmp_path / "log")] == ["shown", "shown"]
+
+
+def test_a_terminal_gets_a_form_for_people():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    configure_logging(LogSettings(), "gateway", out)
+    get_logger("m").info("listening", port=8000)
+    closed()
+    assert "listening" in out.getvalue()
+    assert not out.getvalue().startswith("{")
+
+
+def test_nobody_waits_for_a_stream_that_hangs_and_what_is_lost_is_counted():
+    out = Stuck()
+    sink = LineSink(out, lambda count: f"lost {count}\n".encode(), limit=3)
+    sink.put(b"first\n")
+    assert out.reached.wait(30)
+    for number in range(5):
+        sink.put(f"{number}\n".encode())
+    assert sink.dropped == 2
+    out.free.set()
+    sink.close()
+    assert out.getvalue() == "first\n0\n1\n2\nlost 2\n"
+    assert sink.dropped == 2
+
+
+def test_a_closed_stream_ends_nobody(tmp_path: Path):
+    out = (tmp_path / "log").open("w")
+    configure_logging(LogSettings(), "gateway", out)
+    out.close()
+    get_logger("m").info("unheard")
+    closed()
+    assert dropped_lines() == 1
+    assert (tmp_path / "log").read_text() == ""
