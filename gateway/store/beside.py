@@ -13,10 +13,12 @@ from gateway.store.database import Database, seconds
 _MOST_BRANCHES = 32
 
 # $1 tenant, $2 the turn that they extend. Ordered by what no index is, so that the one by parent
-# is used whatever the plan was made for.
+# is used whatever the plan was made for. No EXISTS: while the table is empty its plan would be to
+# read all of it into a hash table, whatever PLANNER says.
 BRANCHES = f"""
 SELECT t.id, t.kind, t.tools_hash, t.delivered,
-    EXISTS (SELECT FROM turns c WHERE c.parent_id = t.id AND c.kind <> 'side') AS followed
+    coalesce((SELECT true FROM turns c WHERE c.parent_id = t.id AND c.kind <> 'side' LIMIT 1),
+        false) AS followed
 FROM (
     SELECT * FROM turns
     WHERE parent_id = $2 AND tenant_id IS NOT DISTINCT FROM $1 AND retry_of IS NULL

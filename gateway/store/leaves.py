@@ -26,9 +26,9 @@ WITH RECURSIVE leaf AS (
     WHERE line.parent_id <> $3 AND line.up < {_MOST_TURNS_BACK}
 )
 SELECT leaf.id, line.messages AS asked, leaf.tools_hash, leaf.delivered,
-    EXISTS (SELECT FROM next_states n WHERE n.turn_id = leaf.id)
-        OR EXISTS (SELECT FROM turns c WHERE c.parent_id = leaf.id AND c.kind <> 'side')
-        AS followed,
+    coalesce((SELECT true FROM next_states n WHERE n.turn_id = leaf.id LIMIT 1),
+        (SELECT true FROM turns c WHERE c.parent_id = leaf.id AND c.kind <> 'side' LIMIT 1),
+        false) AS followed,
     (SELECT count(*) FROM turns s WHERE s.parent_id = leaf.parent_id
         AND s.request_hash = leaf.request_hash AND s.id <> leaf.id AND s.retry_of IS NULL
         AND s.id IS DISTINCT FROM leaf.retry_of) AS siblings

@@ -37,10 +37,15 @@ def sample(
 PLAIN = CreditSettings(user_prior=0, negative_weight=1)
 
 
-def test_first_batch_uses_leave_one_out_alone() -> None:
-    # Others of the first: (1 - 1 - 1) / 3 = -1/3; of a -1: (1 + 1 - 1) / 3 = 1/3.
+def test_nothing_is_expected_before_the_first_batch() -> None:
+    # Others of the first: (1 - 1 - 1) / 3 = -1/3; of a -1: (1 + 1 - 1) / 3 = 1/3. Half of it.
     credit = assign([sample(s) for s in (1, 1, -1, -1)], Baseline(), PLAIN)
-    assert credit.advantages == pytest.approx((4 / 3, 4 / 3, -4 / 3, -4 / 3))
+    assert credit.advantages == pytest.approx((7 / 6, 7 / 6, -7 / 6, -7 / 6))
+
+
+def test_a_first_batch_that_is_all_negative_pushes_by_half() -> None:
+    """Neither by the raw scores nor, as with them normalised, not at all."""
+    assert assign([sample(-1)] * 4, Baseline(), PLAIN).advantages == pytest.approx((-0.5,) * 4)
 
 
 def test_half_leave_one_out_half_running_mean() -> None:
@@ -66,7 +71,7 @@ def test_a_users_mean_outweighs_the_overall_as_their_scores_come_in() -> None:
     assert past.expected("ann", prior=4) == pytest.approx(0.5)
     assert past.expected("bob", prior=4) == pytest.approx(0.0)
     assert past.expected("ann", prior=12) == pytest.approx(0.25)
-    assert Baseline().expected("ann", prior=4) is None
+    assert Baseline().expected("ann", prior=4) == 0
 
 
 def test_weights_and_zero_scores() -> None:
@@ -199,7 +204,7 @@ def test_what_scores_and_teachers_count_by_method() -> None:
 def test_no_verdict_is_in_no_baseline() -> None:
     # The others of each are the other one alone; the 0 counts in no mean.
     credit = assign([sample(1), sample(0), sample(-1)], Baseline(), PLAIN)
-    assert credit.advantages == pytest.approx((2, 0, -2))
+    assert credit.advantages == pytest.approx((1.5, 0, -1.5))
     assert credit.baseline.overall == Running(0.0, 2)
 
 

@@ -29,10 +29,8 @@ class Baseline:
     overall: Running = Running()
     users: Mapping[str, Running] = field(default_factory=dict)
 
-    def expected(self, user: str, prior: float) -> float | None:
-        """The mean of a user, drawn toward the overall mean by `prior` scores; None unknown."""
-        if not self.overall.count:
-            return None
+    def expected(self, user: str, prior: float) -> float:
+        """The mean of a user, drawn toward the overall mean by `prior` scores; 0 at first."""
         own = self.users.get(user, Running())
         total = own.count + prior
         if not total:
