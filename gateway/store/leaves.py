@@ -10,8 +10,9 @@ from gateway.store.database import Database
 #: How many turns a user can go back at once, to be seen as going back.
 _MOST_TURNS_BACK = 256
 
-# $1 tenant, $2 session, $3 the ancestor. Only a turn below the ancestor counts. The tenant is
-# compared so that no index begins with it.
+# $1 tenant, $2 session, $3 the ancestor. Only a turn below the ancestor counts. What is compared by
+# IS NOT DISTINCT FROM is no way to an index, and the order of a single row keeps each step of the
+# recursion a look-up by id: statistics of an empty table make any plan look as good as this one.
 LEAF = f"""
 WITH RECURSIVE leaf AS (
     SELECT id, parent_id, depth, kind, messages, tools_hash, delivered, request_hash, retry_of
@@ -22,7 +23,10 @@ WITH RECURSIVE leaf AS (
     SELECT id, parent_id, messages, 0 AS up FROM leaf WHERE kind = 'main'
     UNION ALL
     SELECT t.id, t.parent_id, t.messages, line.up + 1
-    FROM line JOIN turns t ON t.id = line.parent_id
+    FROM line CROSS JOIN LATERAL (
+        SELECT id, parent_id, messages FROM turns
+        WHERE id >= line.parent_id AND id <= line.parent_id ORDER BY id LIMIT 1
+    ) t
     WHERE line.parent_id <> $3 AND line.up < {_MOST_TURNS_BACK}
 )
 SELECT leaf.id, line.messages AS asked, leaf.tools_hash, leaf.delivered,
@@ -30,7 +34,8 @@ SELECT leaf.id, line.messages AS asked, leaf.tools_hash, leaf.delivered,
         (SELECT true FROM turns c WHERE c.parent_id = leaf.id AND c.kind <> 'side' LIMIT 1),
         false) AS followed,
     (SELECT count(*) FROM turns s WHERE s.parent_id = leaf.parent_id
-        AND s.request_hash = leaf.request_hash AND s.id <> leaf.id AND s.retry_of IS NULL
+        AND s.request_hash IS NOT DISTINCT FROM leaf.request_hash
+        AND s.id <> leaf.id AND s.retry_of IS NULL
         AND s.id IS DISTINCT FROM leaf.retry_of) AS siblings
 FROM leaf JOIN line ON line.parent_id = $3
 """  # noqa: S608 - made of constants

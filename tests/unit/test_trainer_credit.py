@@ -105,7 +105,7 @@ def test_the_users_seen_last_are_kept() -> None:
 
 def test_a_disliked_reply_counts_half() -> None:
     credit = assign([sample(1), sample(-1)], Baseline(), CreditSettings())
-    assert credit.advantages == pytest.approx((2, -1))
+    assert credit.advantages == pytest.approx((1.5, -0.75))
 
 
 def test_groups_by_hand() -> None:
