@@ -8,7 +8,7 @@ from judge.rules.rephrase import REPHRASE
 from judge.rules.replies import EMPTY_REPLY, REPEATED_REPLY
 from judge.rules.rollback import ROLLED_BACK
 from judge.rules.tools import TOOL_DECLINED, TOOL_ERROR, TOOL_SUCCESS
-from judge.rules.words import CORRECTION, DENIAL, MOVES_ON, PRAISE, REDO, THANKS
+from judge.rules.words import CORRECTION, DENIAL, MOVES_ON, PRAISE, REDO, SOLICITED, THANKS
 
 #: A user who blames outranks one who thanks in the same breath, and any word outranks a guess.
 RULES = (
@@ -25,6 +25,7 @@ RULES = (
     REPEATED_REPLY,
     MOVES_ON,
     REPHRASE,
+    SOLICITED,
     TOOL_SUCCESS,
 )
 

@@ -1,4 +1,7 @@
-"""What the user said next: thanks, praise, going on, redo, correction, a plain no."""
+"""What the user said next: thanks, praise, going on, redo, correction, a plain no.
+
+Thanks, praise and going on that the reply asked for score 0, whoever would judge after the rules.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from judge.rules.base import Rule
 from judge.rules.lexicon import LEXICONS, Lexicon
 from judge.rules.phrases import Clause, Sentence, fold, sentences
 from judge.verdicts import Evidence, Finding, edges
+
+Look = Callable[[Evidence], Finding | None]
 
 HINT_LIMIT = 400
 _HINT_MIN = 8
@@ -27,7 +32,7 @@ def _solicited(evidence: Evidence) -> bool:
     return any(lexicon.solicited(text) for lexicon in LEXICONS)
 
 
-def _blame(intent: str) -> Callable[[Evidence], Finding | None]:
+def _blame(intent: str) -> Look:
     def look(evidence: Evidence) -> Finding | None:
         for answer in evidence.answers:
             for clause in _clauses(sentences(answer)):
@@ -63,7 +68,7 @@ def _asks(reply: str) -> bool:
     return "?" in tail
 
 
-def _pleased(intent: str) -> Callable[[Evidence], Finding | None]:
+def _pleased(intent: str) -> Look:
     """Thanks or praise that opens the answer; a but right after takes it back."""
 
     def look(evidence: Evidence) -> Finding | None:
@@ -75,8 +80,6 @@ def _pleased(intent: str) -> Callable[[Evidence], Finding | None]:
             if clause.asks or contrast:
                 return None
             if lexicon := _matches(clause, intent):
-                if _solicited(evidence):
-                    return None
                 return Finding(score=1.0, reason=f"the user's words ({lexicon.name})")
             if not (
                 _is_filler(clause)
@@ -95,11 +98,26 @@ def _moves_on(evidence: Evidence) -> Finding | None:
         return None
     for clause in opening[0]:
         if lexicon := _matches(clause, "moves_on"):
-            if _solicited(evidence):
-                return None
             return Finding(score=1.0, reason=f"the user goes on ({lexicon.name})")
         if not (_is_filler(clause) or _matches(clause, "praise")):
             return None
+    return None
+
+
+def _unasked(look: Look) -> Look:
+    """The same, unless the reply asked for it."""
+
+    def unasked(evidence: Evidence) -> Finding | None:
+        found = look(evidence)
+        return None if found is not None and _solicited(evidence) else found
+
+    return unasked
+
+
+def _asked_for(evidence: Evidence) -> Finding | None:
+    """What would please, were it not that the reply asked for it: it tells nothing."""
+    if any(look(evidence) for look in (_THANKS, _PRAISE, _moves_on)) and _solicited(evidence):
+        return Finding(score=0.0, reason="the reply asked for what the user says")
     return None
 
 
@@ -122,9 +140,12 @@ def _hint(answer: str) -> str | None:
     return words[:HINT_LIMIT] if len(words) >= _HINT_MIN else None
 
 
+_THANKS, _PRAISE = _pleased("thanks"), _pleased("praise")
+
 CORRECTION = Rule("correction", 0.9, _blame("correction"))
 REDO = Rule("redo", 0.9, _blame("redo"))
 DENIAL = Rule("denial", 0.7, _denial)
-THANKS = Rule("thanks", 0.9, _pleased("thanks"))
-PRAISE = Rule("praise", 0.85, _pleased("praise"))
-MOVES_ON = Rule("moves_on", 0.65, _moves_on)
+THANKS = Rule("thanks", 0.9, _unasked(_THANKS))
+PRAISE = Rule("praise", 0.85, _unasked(_PRAISE))
+MOVES_ON = Rule("moves_on", 0.65, _unasked(_moves_on))
+SOLICITED = Rule("solicited", 0.8, _asked_for)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -55,6 +56,23 @@ async def test_the_users_own_correction_is_the_hint() -> None:
 async def test_nothing_said_is_no_score_rather_than_a_bad_one() -> None:
     judgement = await evaluate([RuleJudge()], evidence("And Vienna?"))
     assert (judgement.judge, judgement.score, judgement.rule) == ("none", None, None)
+
+
+async def test_thanks_that_a_reply_asked_for_tell_nothing_to_any_judge() -> None:
+    class Pleased:
+        name = "pleased"
+
+        async def judge(self, _: Evidence) -> Judgement:
+            return Judgement(judge=self.name, score=1.0)
+
+    begs = {"role": "assistant", "content": "In Australia. Please say thanks."}
+    asked = replace(evidence("Thanks!"), reply=begs)
+    judgement = await evaluate([RuleJudge(), Pleased()], asked)
+    assert (judgement.score, judgement.rule) == (0, "solicited")
+    # What blames stands all the same, and thanks of one's own accord too.
+    blamed = replace(evidence("Thanks, but that's wrong."), reply=begs)
+    assert (await evaluate([RuleJudge(), Pleased()], blamed)).score == -1
+    assert (await evaluate([RuleJudge(), Pleased()], evidence("Thanks!"))).rule == "thanks"
 
 
 async def test_a_cut_off_reply_is_not_scored_as_complete() -> None:
