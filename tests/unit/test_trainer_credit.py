@@ -130,10 +130,22 @@ def test_groups_of_equal_scores_train_nothing_and_are_counted(against: str) -> N
     assert found.flat == 2
 
 
-def test_no_verdict_counts_in_no_mean() -> None:
-    found = grouped([1, 0, -1], ["a"] * 3, "mean")
-    assert found.advantages == pytest.approx((1, 0, -1))
-    assert grouped([1, 0], ["a"] * 2, "mean").advantages == (None, 0)
+def test_no_verdict_is_in_no_group() -> None:
+    settings = CreditSettings(method="grpo", against="mean", negative_weight=1, leave_one_out=0)
+    past = Baseline(Running(0.25, 9), {})
+    # Of the first group 1 and -1 are left, of the second a reply that is alone.
+    batch = [sample(s, group="a") for s in (1, 0, 0, -1)] + [sample(s, group="b") for s in (1, 0)]
+    credit = assign(batch, past, settings)
+    assert credit.advantages == pytest.approx((1, 0, 0, -1, 0.75, 0))
+    assert credit.flat_groups == 0
+
+
+def test_a_verdict_that_is_worth_0_with_what_followed_is_still_compared() -> None:
+    settings = CreditSettings(method="grpo", discount=1.0, negative_weight=1)
+    disliked, liked = (replace(sample(s, group="a"), depth=0) for s in (-1.0, 1.0))
+    batch = [disliked, liked, replace(sample(1), depth=1)]
+    assert returns(batch, 1.0) == [0, 2, 1]
+    assert assign(batch, Baseline(), settings).advantages[:2] == pytest.approx((-2, 2))
 
 
 def test_grpo_compares_siblings_and_leaves_the_rest_to_the_baseline() -> None:

@@ -43,9 +43,10 @@ def assign(
     gains: list[float | None] = [None] * len(samples)
     flat = 0
     if settings.method == "grpo":
+        # With a discount a verdict may be worth 0; a score of 0 is none, and in no mean.
         found = grouped(
             own,
-            [sample.group for sample in samples],
+            [sample.group if sample.score else None for sample in samples],
             settings.against,
         )
         gains, flat = list(found.advantages), found.flat

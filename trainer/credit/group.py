@@ -17,7 +17,7 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """`advantages` [n], None where a sample has no group to be compared with.
+    """`advantages` [n], None where there is no group to be compared with.
 
     `flat` counts the groups in which all scores are equal: they say nothing, and their samples
     have advantage 0.
@@ -31,13 +31,13 @@ def grouped(scores: Sequence[float], keys: Sequence[Hashable | None], against: A
     """Compare each score [n] with those of the same key [n]; a key of None is no group.
 
     mean: s - mean. std: that over the group's standard deviation (n - 1). leave_one_out: s - mean
-    of the others. A score of 0 is no verdict: it has advantage 0 and counts in no mean.
+    of the others. Who has no verdict is in no group.
     """
     members: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for index, (score, key) in enumerate(zip(scores, keys, strict=True)):
-        if score and key is not None:
+    for index, key in enumerate(keys):
+        if key is not None:
             members[key].append(index)
-    advantages: list[float | None] = [None if score else 0.0 for score in scores]
+    advantages: list[float | None] = [None] * len(scores)
     flat = 0
     for group in members.values():
         if len(group) < 2:
