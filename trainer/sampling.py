@@ -9,7 +9,7 @@ from statistics import fmean
 from uuid import UUID
 
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.records import FinishReason, SampleHead, TrainingSample, delay
+from gateway.records import FinishReason, SampleHead, TrainingSample, VersionSpan, delay
 from gateway.store.samples import SampleStore
 from gateway.telemetry import get_logger
 from trainer.config import TrainerConfig, TrainerSettings
@@ -44,11 +44,14 @@ class Line:
     """Samples that may be taken, and what holds them up.
 
     `waiting` are the arrivals of turns without a verdict, `open_groups` have a member without one.
+    `counted` are the ancestors of the live version, the number of each as if it were the live
+    one's less the steps between them.
     """
 
     heads: Sequence[SampleHead]
     waiting: Sequence[float] = ()
     open_groups: frozenset[str] = frozenset()
+    counted: Mapping[int, int] = field(default_factory=dict)
 
 
 class Sampler:
@@ -117,7 +120,9 @@ class Sampler:
             }
             if not bad:
                 lags = tuple(lag(head, live_version) for head in choice.chosen)
-                samples = tuple(loaded[head.id] for head in choice.chosen)
+                samples = tuple(
+                    _renumbered(loaded[head.id], line.counted) for head in choice.chosen
+                )
                 return Claim(samples, lags, self._figures(line, choice, lags, live_version))
             await self._drop(epoch, live_version, bad)
             await self._store.release(self._lineage_id, epoch)
@@ -138,10 +143,10 @@ class Sampler:
             turns = [head.turn_id for head in heads]
             groups = await self._store.open_groups(turns, settings.trainer.group_wait_s)
         if settings.trainer.order == "greedy":
-            return Line(heads, (), groups)
+            return Line(heads, (), groups, counted)
         fresh = ancestors[most] if len(ancestors) > most else 0
         waiting = await self._store.waiting(self._lineage_id, fresh, settings.window)
-        return Line(heads, waiting, groups)
+        return Line(heads, waiting, groups, counted)
 
     def choice(self, line: Line, live_version: int, now: float) -> Choice:
         """What these settings choose of a line."""
@@ -204,6 +209,15 @@ class Sampler:
         self._stale.clear()
         self._flat_groups = 0
         return found
+
+
+def _renumbered(sample: TrainingSample, counted: Mapping[int, int]) -> TrainingSample:
+    """The same, its tokens as many versions behind as there were steps since."""
+    spans = (
+        VersionSpan(counted.get(span.version, span.version), span.start, span.end)
+        for span in sample.spans
+    )
+    return replace(sample, spans=tuple(spans))
 
 
 def refusal(sample: TrainingSample, config: TrainerConfig, vocab: int) -> str | None:

@@ -144,6 +144,25 @@ async def test_a_rollback_while_no_trainer_runs_is_where_the_next_one_begins(wor
     assert parent == 1
 
 
+async def test_a_version_that_was_rolled_back_is_no_step_that_a_token_is_behind(
+    world: World,
+) -> None:
+    async with world.training():
+        await world.judged(4)
+        await world.until(lambda: _live(world, 1))
+        await world.judged(4, version=1)
+        await world.until(lambda: _live(world, 2))
+    await PolicyMoves(world.database).rollback(world.lineage, reason="rude")
+    async with world.training():
+        await world.judged(4, version=1)
+        await world.until(lambda: _live(world, 3))
+        await world.judged(4, version=1)
+        await world.until(lambda: _live(world, 4))
+    # 3 comes from 1: one step lies between them, for samples as for each of their tokens.
+    steps = await world.step_metrics()
+    assert [(step["lag_mean"], step["lag_token_mean"]) for step in steps[-2:]] == [(0, 0), (1, 1)]
+
+
 async def test_a_version_whose_files_are_not_what_was_written_is_not_trained_on(
     world: World,
 ) -> None:
