@@ -82,10 +82,14 @@ def _head(sample: TrainingSample) -> SampleHead:
 def _batches(
     heads: Sequence[SampleHead], settings: TrainerSettings, left_out: Counter[str]
 ) -> Iterator[Sequence[SampleHead]]:
-    """Batches in order of arrival, groups whole; what is in none is counted in `left_out`."""
+    """Batches in order of arrival, groups whole; what is in none is counted in `left_out`.
+
+    Where the line is full of what a session has beyond its number, more of it is looked at.
+    """
     rest, line = deque(heads), list[SampleHead]()
+    limit = _LINE * settings.batch
     while True:
-        while rest and len(line) < _LINE * settings.batch:
+        while rest and len(line) < limit:
             line.append(rest.popleft())
         choice = choose(
             line,
@@ -95,6 +99,7 @@ def _batches(
             window=len(line),
             min_batch=settings.min_batch,
             overdue_before=-math.inf if rest else math.inf,
+            per_session=settings.trainer.per_session,
             method=settings.trainer.credit.method,
         )
         left_out.update(choice.dropped.values())
@@ -102,7 +107,9 @@ def _batches(
         if choice.due:
             gone.update(choice.chosen)
             yield choice.chosen
-        elif not rest and not choice.dropped:
+        elif rest:
+            limit += settings.batch
+        elif not choice.dropped:
             left_out["rest_too_small"] += len(line)
             return
         line = [head for head in line if head not in gone]
