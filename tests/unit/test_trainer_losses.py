@@ -378,6 +378,36 @@ def test_parts_sum_to_the_whole() -> None:
     assert sum(parts).item() == pytest.approx(whole.item())
 
 
+@pytest.mark.parametrize(
+    ("advantage", "lag", "loss", "gradient"),
+    [
+        # Half way from -1 to -2 lies -1.5: the ratio is e^-0.5 = 0.607, and so is the weight.
+        (1.0, 1.0, -math.exp(-1), -math.exp(-1)),
+        (-1.0, 1.0, 0.8 * math.exp(-0.5), 0.0),  # the clip at 0.8 ends it, with one minibatch
+        # What is not stale has its own policy for the proximal one: all of it is in the ratio.
+        (1.0, 0.0, -math.exp(-1), -math.exp(-1)),
+    ],
+)
+def test_with_a_log_linear_proximal_policy_clips_act_on_what_is_stale(
+    advantage: float, lag: float, loss: float, gradient: float
+) -> None:
+    current = vector(-2, grad=True)
+    settings = LossSettings(
+        proximal="log_linear", kl_coef=0, opsm_delta=None, veto=None, reference_length=1
+    )
+    seen = tokens(current, behaviour=vector(-1), advantages=vector(advantage), lags=vector(lag))
+    value = policy_loss(settings, Size(1, 1))(seen)
+    assert value.item() == pytest.approx(loss)
+    value.backward()
+    assert current.grad is not None
+    assert current.grad.item() == pytest.approx(gradient)
+    assert measure(settings, seen)["clip_fraction"] == (advantage < 0)
+    # A measured one is the current policy: nothing is clipped, and the weight has all of it.
+    plain = settings.model_copy(update={"proximal": "forward"})
+    assert measure(plain, seen)["clip_fraction"] == 0
+    assert policy_loss(plain, Size(1, 1))(seen).item() == pytest.approx(-advantage * math.exp(-1))
+
+
 def test_what_a_teacher_adds_by_hand() -> None:
     teacher, student = vector(-0.5, -5, -0.1, -9), vector(-1, -1, -4, -1)
     found = taught_advantages(vector(1, 1, 0, -1), vector(1, 1, 0.5, 0), teacher, student, 2.0)

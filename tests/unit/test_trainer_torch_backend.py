@@ -154,11 +154,12 @@ def test_logprobs_are_at_the_temperature_and_the_reference_is_the_base(model: Pa
     assert score == pytest.approx(backend.logprobs(cold)[0].tolist(), abs=1e-5)
 
 
-def test_resume_gives_the_same_losses(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_resume_gives_the_same_losses(model: Path, tmp_path: Path, dtype: str) -> None:
     batches = [drawn(6, seed) for seed in range(5)]
-    whole = TorchBackend(model, settings(), "cpu")
+    whole = TorchBackend(model, settings(dtype=dtype), "cpu")
     expected = [take(whole, batch).loss for batch in batches]
-    first = TorchBackend(model, settings(), "cpu")
+    first = TorchBackend(model, settings(dtype=dtype), "cpu")
     for batch in batches[:2]:
         take(first, batch)
     policy, state = tmp_path / "policy", tmp_path / "state"
@@ -166,14 +167,38 @@ def test_resume_gives_the_same_losses(model: Path, tmp_path: Path) -> None:
     state.mkdir()
     first.export(policy)
     first.save(state)
-    second = TorchBackend(model, settings(seed=99), "cpu")
+    second = TorchBackend(model, settings(seed=99, dtype=dtype), "cpu")
     take(second, drawn(3, seed=50))
     second.load(policy, state)
     assert [take(second, batch).loss for batch in batches[2:]] == expected[2:]
     second.reset()
-    assert second.score([Probe((1, 2, 3), 1)]) == TorchBackend(model, settings(), "cpu").score(
-        [Probe((1, 2, 3), 1)]
+    fresh = TorchBackend(model, settings(dtype=dtype), "cpu")
+    assert second.score([Probe((1, 2, 3), 1)]) == fresh.score([Probe((1, 2, 3), 1)])
+
+
+def test_on_a_model_in_bfloat16_the_adapter_is_float32_and_learns_the_same(model: Path) -> None:
+    """But for the model's own rounding, whatever the micro-batches."""
+    rate = OptimizerSettings(lr=5e-3)
+    exact, whole, pieces = (
+        TorchBackend(model, settings(dtype=dtype, optimizer=rate), "cpu")
+        for dtype in ("float32", "bfloat16", "bfloat16")
     )
+    assert whole._network.head.weight.dtype == torch.bfloat16
+    assert {weight.dtype for weight in whole._weights.trained.values()} == {torch.float32}
+
+    def likely(backend: TorchBackend) -> float:
+        (log,) = backend.score([Probe((1, 2, 3, 4, 5, 6), 1)])
+        return sum(log)
+
+    before = [likely(backend) for backend in (exact, whole, pieces)]
+    for seed in range(4):
+        norm = take(exact, drawn(7, seed), 999).grad_norm
+        for backend, budget in ((whole, 999), (pieces, 1)):
+            found = take(backend, drawn(7, seed), budget).grad_norm
+            assert found == pytest.approx(norm, rel=0.03)
+    moved = [likely(one) - old for one, old in zip((exact, whole, pieces), before, strict=True)]
+    assert abs(moved[0]) > 0.3
+    assert moved[1:] == pytest.approx([moved[0]] * 2, rel=0.25)
 
 
 def test_warm_up_goes_on_after_a_resume(model: Path, tmp_path: Path) -> None:
