@@ -32,7 +32,7 @@ from gateway.records.policy import (
     VersionSpan,
 )
 from gateway.records.principal import Principal, Role
-from gateway.records.reply import Delta, Reply, Timings, ToolCall, Usage
+from gateway.records.reply import ORDER, Delta, Reply, Timings, ToolCall, Usage
 from gateway.records.request import TurnKind, TurnRequest
 from gateway.records.sample import SampleHead, SampleState, TrainingSample
 from gateway.records.sampling import Sampling
@@ -50,6 +50,7 @@ from gateway.records.turn import (
 __all__ = [
     "DESCRIBED",
     "FILTERED",
+    "ORDER",
     "REFUSED",
     "SAME_TOOLS",
     "Candidate",

@@ -88,32 +88,25 @@ class MessageEncoder:
         logprobs: Sequence[Sequence[TokenLogprob]] = (),  # noqa: ARG002
         stopped_by: Sequence[str | None] = (),
     ) -> bytes:
-        reply = replies[0]
-        content: list[dict[str, Any]] = []
-        if reply.reasoning:
-            content.append(
-                {
-                    "type": "thinking",
-                    "thinking": reply.reasoning,
-                    "signature": self._signature,
-                }
-            )
-        if reply.text:
-            content.append({"type": "text", "text": reply.text})
-        content += [
-            {
-                "type": "tool_use",
-                "id": call.id,
-                "name": call.name,
-                "input": input_of(call.arguments),
-            }
-            for call in reply.tool_calls
-        ]
+        content = [self._block(part) for part in replies[0].parts()]
         reason, sequence = _ending(finishes[0], stopped_by[0] if stopped_by else None)
         return _encode(self._message(content, reason, sequence, usage))
 
     def error_event(self, error: NextstateError) -> bytes:
         return event(anthropic_errors.body(error), "error")
+
+    def _block(self, part: Reply) -> dict[str, Any]:
+        if part.reasoning:
+            return {"type": "thinking", "thinking": part.reasoning, "signature": self._signature}
+        if part.text:
+            return {"type": "text", "text": part.text}
+        [call] = part.tool_calls
+        return {
+            "type": "tool_use",
+            "id": call.id,
+            "name": call.name,
+            "input": input_of(call.arguments),
+        }
 
     def _call(self, delta: Delta, index: int) -> bytes:
         frames = b""

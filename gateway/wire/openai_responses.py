@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.config import ServerSettings
 from gateway.errors import InvalidRequest, NotFound
-from gateway.records import Message, Sampling, TurnRequest
+from gateway.records import ORDER, Message, Sampling, TurnRequest
 from gateway.wire.chat_tool_choice import checked_choice
 from gateway.wire.clients import caller
 from gateway.wire.json_body import JsonBody, check_depth, invalid, missing, unsupported
@@ -188,8 +188,13 @@ def continues_stored(request: TurnRequest) -> bool:
 def continued(before: Sequence[Message], new: Sequence[Message]) -> tuple[Message, ...]:
     """A stored conversation and what follows it, under the new request's own instructions."""
     own = [message for message in new if message.get(INSTRUCTIONS)]
-    kept = [message for message in before if not message.get(INSTRUCTIONS)]
+    kept = [_unmarked(message) for message in before if not message.get(INSTRUCTIONS)]
     return (*own, *kept, *new[len(own) :])
+
+
+def _unmarked(message: Message) -> Message:
+    """A stored message as it was said."""
+    return {key: value for key, value in message.items() if key != ORDER}
 
 
 def _check(asked: ResponseBody) -> None:

@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 class ResponsesEncoder:
     """Writes one response; items follow one another, as clients expect.
 
-    Text after a tool call is an item of its own in a stream; a whole response has it in one.
+    Text after a tool call is an item of its own.
     """
 
     def __init__(self, request: TurnRequest, response_id: UUID, created: int, model: str) -> None:

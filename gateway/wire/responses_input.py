@@ -138,11 +138,14 @@ class _Conversation:
 
     def _think(self, text: str, turn: UUID | None) -> None:
         reply = self._same(turn)
-        if reply is None or reply["content"] is not None or "tool_calls" in reply:
+        # Ours may stand in parts between what was said.
+        ours = reply is not None and self._names(turn)
+        if reply is None or not (ours or (reply["content"] is None and "tool_calls" not in reply)):
             reply = self._open(turn)
         if text:
-            before = reply.get("reasoning_content")
-            reply["reasoning_content"] = f"{before}\n\n{text}" if before else text
+            before = reply.get("reasoning_content", "")
+            gap = "\n\n" if before and not ours else ""
+            reply["reasoning_content"] = f"{before}{gap}{text}"
 
     def _call(self, item: Mapping[str, Any], at: str) -> None:
         call = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from gateway.records import Conversation, FinishReason, Reply, ToolCall, Usage
+from gateway.records import ORDER, Conversation, FinishReason, Reply, ToolCall, Usage
 from gateway.wire.base import TokenLogprob
 from gateway.wire.responses_content import given, plain, result_of
 from gateway.wire.responses_ids import Prefix, input_id, output_id, response_id
@@ -122,17 +122,24 @@ def output_items(
     spaces: Mapping[str, str] | None = None,
     logprobs: Sequence[TokenLogprob] = (),
 ) -> list[Item]:
-    """The items of a whole reply. The last one is incomplete where the reply was cut."""
+    """The items of a whole reply, those of a stream of it.
+
+    The last one is incomplete where the reply was cut. Log-probabilities stand in the first
+    message.
+    """
     items: list[Item] = []
-    if reply.reasoning:
-        id_ = output_id(Prefix.REASONING, turn_id, 0)
-        items.append(reasoning_item(id_, reply.reasoning, "completed", summary=summary))
-    if reply.text or not reply.tool_calls:
-        id_ = output_id(Prefix.MESSAGE, turn_id, len(items))
-        items.append(message_item(id_, [text_part(reply.text, logprobs)], "completed"))
-    for call in reply.tool_calls:
-        id_ = output_id(Prefix.CALL, turn_id, len(items))
-        items.append(call_item(id_, call, "completed", (spaces or {}).get(call.name)))
+    for index, part in enumerate(reply.parts() or [Reply()]):
+        if part.reasoning:
+            id_ = output_id(Prefix.REASONING, turn_id, index)
+            items.append(reasoning_item(id_, part.reasoning, "completed", summary=summary))
+        elif part.tool_calls:
+            [call] = part.tool_calls
+            id_ = output_id(Prefix.CALL, turn_id, index)
+            items.append(call_item(id_, call, "completed", (spaces or {}).get(call.name)))
+        else:
+            id_ = output_id(Prefix.MESSAGE, turn_id, index)
+            items.append(message_item(id_, [text_part(part.text, logprobs)], "completed"))
+            logprobs = ()
     items[-1]["status"] = status_of(reason)
     return items
 
@@ -196,6 +203,7 @@ def reply_of(message: Mapping[str, Any]) -> Reply:
         tool_calls=tuple(
             ToolCall(id=call["id"], **call["function"]) for call in message.get("tool_calls") or ()
         ),
+        order=tuple((kind, size) for kind, size in message.get(ORDER) or ()),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
 
 from gateway.errors import (
     AuthenticationError,
@@ -23,10 +24,12 @@ from gateway.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
+from gateway.pipeline.turn import joined
 from gateway.records import Delta, FinishReason, Reply, ToolCall, Usage
 from gateway.wire.anthropic_encoder import MessageEncoder
 from gateway.wire.anthropic_messages import AnthropicMessages
 from tests.unit.anthropic_client import events, message_of
+from tests.unit.told_replies import told
 
 ID = UUID(int=255)
 SIGNATURE = "AAAAAAAAAAAAAAAAAAAA/w=="
@@ -182,6 +185,14 @@ def test_words_after_a_call_are_a_block_of_their_own() -> None:
     deltas = [*DELTAS[4:7], Delta(text="Done.")]
     content = message_of(stream_of(deltas, FinishReason.TOOL_CALLS))["content"]
     assert [block["type"] for block in content] == ["tool_use", "text"]
+
+
+@given(deltas=told())
+def test_however_it_is_told_the_blocks_of_a_stream_are_those_of_the_whole(
+    deltas: list[Delta],
+) -> None:
+    reply = joined(deltas).ordered(deltas)
+    assert message_of(stream_of(deltas, FinishReason.STOP)) == whole(reply, FinishReason.STOP)
 
 
 @pytest.mark.parametrize("arguments", ["[1, 2]", '"x"', "nonsense", " \n[]", "{'a': 1}"])

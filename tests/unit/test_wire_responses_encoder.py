@@ -8,6 +8,7 @@ from uuid import UUID
 import httpx
 import openai
 import pytest
+from hypothesis import given
 
 from gateway.config import ServerSettings
 from gateway.errors import (
@@ -17,10 +18,14 @@ from gateway.errors import (
     InvalidRequest,
     NextstateError,
 )
+from gateway.pipeline.turn import joined
 from gateway.records import Delta, FinishReason, Reply, ToolCall, TurnRequest, Usage
 from gateway.wire.base import TokenLogprob
 from gateway.wire.openai_responses import OpenAIResponses
 from gateway.wire.responses_encoder import ResponsesEncoder
+from gateway.wire.responses_input import messages_of
+from gateway.wire.responses_output import output_items, reply_of
+from tests.unit.told_replies import told
 
 TURN = UUID("0199aaaa-0000-7000-8000-000000000001")
 HEX = TURN.hex
@@ -278,6 +283,19 @@ def test_whole_and_streamed_say_the_same() -> None:
     for fields in ({}, {"reasoning": {"summary": "detailed"}}):
         whole = encoder(**fields).whole([REPLY], [FinishReason.TOOL_CALLS], USAGE)
         assert json.loads(whole) == read(streamed(deltas, **fields))[-1]["response"]
+
+
+@given(deltas=told())
+def test_however_it_is_told_whole_streamed_and_stored_are_the_same(deltas: list[Delta]) -> None:
+    for reason in (FinishReason.STOP, FinishReason.LENGTH):
+        final = read(streamed(deltas, reason))[-1]["response"]
+        reply = joined(deltas).ordered(deltas)
+        assert json.loads(encoder().whole([reply], [reason], USAGE)) == final
+        again = reply_of(json.loads(json.dumps(reply.stored())))
+        assert output_items(TURN, again, reason) == final["output"]
+        # Sent back, the items are the one message that is stored.
+        [message] = messages_of(final["output"], 1000)
+        assert reply_of(message) == joined(deltas)
 
 
 def test_what_was_asked_is_repeated() -> None:
