@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import comb
 from pathlib import Path
@@ -100,15 +100,24 @@ def sign_test(differences: Sequence[float]) -> float:
     return min(1.0, 2 * sum(comb(n, k) for k in range(less + 1)) / 2**n)
 
 
-def compared(home: Path, seeds: int = SEEDS) -> dict[str, Any]:
-    """Mean scores over all rounds by seed, kept below `home` seed by seed, and the sign test."""
+def compared(
+    home: Path, seeds: int = SEEDS, late: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
+    """Mean scores over all rounds by seed, kept below `home` seed by seed, and the sign test.
+
+    Nothing where it is too late for all of them.
+    """
     directory = make_llama(home / "model")
     pairs = []
     for seed in range(seeds):
         kept = home / f"{seed}.json"
         if not kept.is_file():
+            if late():
+                return {}
             pair = [fmean(climb(directory, loss, seed)) for loss in (OURS, UNCORRECTED)]
-            kept.write_text(json.dumps(pair))
+            aside = kept.with_suffix(".part")
+            aside.write_text(json.dumps(pair))
+            aside.rename(kept)
         pairs.append(json.loads(kept.read_text()))
     differences = [ours - bare for ours, bare in pairs]
     return {

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from bench.learning import figures
+from bench import learning, learning_staleness
+from bench.learning import QUICK, figures, table
 from bench.learning_arms import ARMS, config
 from bench.learning_figures import area, arm, cells, curve, picture
 from bench.learning_kept import Kept
 from bench.learning_model import Policy
 from bench.learning_quality import ANSWERS
 from bench.learning_run import Plan, Run, Stage
-from bench.learning_staleness import LAG, OURS, UNCORRECTED, Bench, sign_test
+from bench.learning_staleness import LAG, OURS, UNCORRECTED, Bench, compared, sign_test
 from bench.learning_turns import converse
 from bench.learning_users import PEOPLE, ends_with_number, polite, within
 from gateway.demo.questions import FACTS
@@ -48,7 +49,9 @@ def test_users_like_what_they_say_they_like() -> None:
     assert {kinds.count(kind) for kind in kinds} == {3}
 
 
-def test_quality_is_asked_often_enough() -> None:
+def test_quality_and_both_ends_are_asked_often_enough() -> None:
+    for plan in (Plan(), QUICK):
+        assert min(plan.count(0), plan.count(plan.versions)) >= 64
     assert len(FACTS) >= 20
     assert len({question for question, _ in ANSWERS}) == len(ANSWERS) >= 30
 
@@ -184,6 +187,90 @@ def test_arms_are_compared_on_the_seeds_that_all_have() -> None:
     found = figures({"none": {1: one, 2: one}, "binary": {1: other}})
     assert {name: len(of["seeds"]) for name, of in found.items()} == {"none": 1, "binary": 1}
     assert figures({}) == {}
+
+
+def test_a_curve_whose_quality_falls_on_the_way_has_not_kept_it() -> None:
+    """Answers by at most 0.1 nat, facts by at most two of twenty, whatever comes after."""
+
+    def shown(facts: list[float], answers: list[float]) -> Any:
+        one = {
+            "seeds": [[-0.5, 0.0, 0.5]], "auc": [-0.1, 0.0, 0.1], "facts_right": facts,
+            "answer_logprob": answers,
+        }  # fmt: skip
+        return list(table({"one": one}).columns[-1].cells)
+
+    assert shown([0.5, 0.41, 0.41], [-2.0, -2.09, -2.05]) == ["kept"]
+    assert shown([0.5, 0.41, 0.5], [-2.0, -2.2, -2.0]) == ["lost"]
+    assert shown([0.5, 0.3, 0.5], [-2.0, -2.0, -2.0]) == ["lost"]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_is_written_and_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quick: bool,
+) -> None:
+    rising = [record(("a", -1.0), ("b", 1.0)), record(("a", 1.0), ("b", 1.0), facts=0.6)]
+    asked: list[tuple[Any, ...]] = []
+
+    def played(arms: Any, seeds: Any, plan: Plan, *_: Any) -> dict[str, dict[int, Any]]:
+        asked.append((tuple(arms), tuple(seeds), plan))
+        control = [rising[0], rising[0]]
+        return {n: dict.fromkeys(seeds, control if n == "none" else rising) for n in arms}
+
+    pairs = {"lag": 4, "better": 15, "worse": 5, "sign_test_p": 0.04}
+    monkeypatch.setattr(learning, "played", played)
+    monkeypatch.setattr(learning, "compared", lambda *_, **__: pairs)
+    monkeypatch.setattr(learning, "ensure_model", lambda: tmp_path)
+    monkeypatch.setattr(learning, "OUT", tmp_path)
+    for name in ("QUICK", "SEEDS", "TUNE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("THREADS", "1")
+    if quick:
+        monkeypatch.setenv("QUICK", "1")
+    learning.main()
+    arms, seeds = (("none", "combined"), (1,)) if quick else (ARMS, (1, 2, 3))
+    assert asked == [(arms, seeds, QUICK if quick else Plan())]
+    found = json.loads((tmp_path / "learning.json").read_text())
+    assert found.keys() == {"arms", "staleness"}
+    assert found["staleness"] == pairs
+    assert tuple(found["arms"]) == arms
+    one = found["arms"]["combined"]
+    assert one.keys() == {"seeds", "auc", "facts_right", "answer_logprob"}
+    assert one["seeds"] == [[0.0, 1.0]] * len(seeds)
+    low, middle, high = one["auc"]
+    assert low <= middle <= high
+    assert middle == pytest.approx(0.5)
+    assert one["facts_right"] == pytest.approx([0.5, 0.6])
+    assert one["answer_logprob"] == pytest.approx([-2.0, -2.0])
+    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
+    said = capsys.readouterr()
+    assert all(name in said.out for name in (*arms, "0.500 [", "kept", "sign_test_p"))
+    assert "not done yet" not in said.err
+
+
+def test_seeds_of_the_lag_are_compared_where_they_were_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climbed: list[int] = []
+
+    def climb(_: Path, loss: Any, seed: int) -> list[float]:
+        climbed.append(seed)
+        # Ours is better by 0.5 but with seed 3, where it is worse by as much.
+        return [0.0, 1.0 if (loss is OURS) != (seed == 3) else 0.0]
+
+    monkeypatch.setattr(learning_staleness, "climb", climb)
+    calls = iter((False, False, True))
+    assert compared(tmp_path, 4, lambda: next(calls)) == {}
+    assert climbed == [0, 0, 1, 1]
+    found = compared(tmp_path, 4)
+    assert climbed == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert (found["lag"], found["seeds"], found["better"], found["worse"]) == (4, 4, 3, 1)
+    assert found["ours"] == [0.5, 0.5, 0.5, 0.0]
+    assert found["uncorrected"] == [0.0, 0.0, 0.0, 0.5]
+    assert found["mean_difference"] == pytest.approx(0.25)
+    assert found["sign_test_p"] == pytest.approx(10 / 16)
 
 
 def test_only_what_is_trained_on_is_taught(tiny_model: Path, tmp_path: Path) -> None:
