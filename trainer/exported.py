@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -106,12 +105,6 @@ def _taught(teaching: Teaching) -> Taught:
 def encode(line: Line) -> bytes:
     """One line of a file, its end included."""
     return msgspec.json.encode(line) + b"\n"
-
-
-def table_row(line: Line) -> dict[str, Any]:
-    """A row for columns: ids as text."""
-    row: dict[str, Any] = msgspec.to_builtins(line)
-    return row
 
 
 def decode(lines: Iterable[bytes]) -> Iterator[TrainingSample]:

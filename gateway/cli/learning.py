@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
+import struct
 import sys
 import time
 from collections import Counter
@@ -13,11 +13,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import typer
 
 from gateway.cli.terminal import local_settings, say
 from gateway.config import load
 from gateway.errors import ConfigError, NotFound
+from gateway.wire.parquet import Column, Kind, ParquetWriter
 
 if TYPE_CHECKING:
     from gateway.store.database import Database
@@ -30,6 +32,19 @@ T = TypeVar("T")
 
 #: Turns that a dry run explains one by one.
 _EXPLAINED = 200
+
+#: Of a table: int32, int8 and float32, little-endian, one value a token.
+_PACKED = {"ids": "i", "mask": "b", "logprobs": "f", "versions": "i"}
+_TEXTS = ("id", "turn_id", "session_id", "user", "finish_reason", "rule", "group")
+_COLUMNS = (
+    *(Column(name, Kind.TEXT) for name in (*_TEXTS, "state", "reason")),
+    *(Column(name, Kind.FLOAT) for name in ("score", "weight", "temperature", "arrived_at")),
+    Column("depth", Kind.INT),
+    *(Column(name, Kind.BYTES) for name in _PACKED),
+    *(Column(name, Kind.JSON) for name in ("teaching", "kept")),
+)
+#: A row group ends at either.
+_GROUP_ROWS, _GROUP_TOKENS = 512, 1024 * 1024
 
 
 def dry_run(*, as_json: bool = False) -> None:
@@ -142,7 +157,11 @@ def offline(path: Path, *, full: bool) -> None:
 
 
 def export(lineage: str, out: Path | None) -> None:
-    """Write every sample of a lineage as lines of JSON, or as Parquet by the file's name."""
+    """Write every sample of a lineage as lines of JSON, or as Parquet by the file's name.
+
+    A line is `trainer.exported.Line`; a row of a table has the same fields, the values of tokens
+    packed (`_PACKED`), and teaching and kept ids as JSON.
+    """
     from gateway.config import Settings
     from gateway.store.export import Exports
     from trainer.exported import to_line
@@ -178,43 +197,36 @@ async def _json(lines: AsyncIterator[Line], out: Path | None) -> int:
 
 
 async def _parquet(lines: AsyncIterator[Line], out: Path) -> int:
-    """One row group a page of 512 samples. Raises ConfigError without pyarrow."""
-    from trainer.exported import table_row
-
-    try:
-        arrow = importlib.import_module("pyarrow")
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise ConfigError("Parquet needs pyarrow: install it, or export .jsonl") from None
-    texts = ("id", "turn_id", "session_id", "user", "finish_reason", "rule", "group", "state")
-    schema = arrow.schema(
-        [(name, arrow.string()) for name in (*texts, "reason")]
-        + [(name, arrow.float64()) for name in ("score", "weight", "temperature", "arrived_at")]
-        + [(name, arrow.list_(arrow.int32())) for name in ("ids", "versions")]
-        + [("mask", arrow.list_(arrow.int8())), ("logprobs", arrow.list_(arrow.float32()))]
-        + [("depth", arrow.int32()), ("teaching", _teaching_column(arrow))]
-        + [("kept", arrow.list_(arrow.list_(arrow.int32())))]
-    )
-    count, rows = 0, list[dict[str, Any]]()
-    with parquet.ParquetWriter(str(out), schema) as writer:
+    """Rows of `_COLUMNS`, in groups of bounded size."""
+    writer = ParquetWriter(_COLUMNS)
+    count, size, rows = 0, 0, list[dict[str, Any]]()
+    with out.open("wb") as file:
+        file.write(writer.begin())
         async for line in lines:
-            rows.append(table_row(line))
+            rows.append(_row(line))
             count += 1
-            if len(rows) == 512:
-                writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+            size += len(line.ids)
+            if len(rows) >= _GROUP_ROWS or size >= _GROUP_TOKENS:
+                file.write(writer.group(rows))
                 rows.clear()
-        if rows or not count:
-            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+                size = 0
+        if rows:
+            file.write(writer.group(rows))
+        file.write(writer.end())
     return count
 
 
-def _teaching_column(arrow: Any) -> Any:
-    values, ids = arrow.list_(arrow.float32()), arrow.list_(arrow.int32())
-    return arrow.struct(
-        [(name, arrow.string()) for name in ("teacher", "lineage_id", "model", "hint")]
-        + [("version", arrow.int64()), ("prompt_len", arrow.int32()), ("logprobs", values)]
-        + [("top_ids", arrow.list_(ids)), ("top_logprobs", arrow.list_(values))]
-    )
+def _row(line: Line) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(line, name) for name in line.__struct_fields__}
+    for column in _COLUMNS:
+        value = row[column.name]
+        if column.kind is Kind.TEXT and value is not None:
+            row[column.name] = str(value)
+        elif column.kind is Kind.JSON and value is not None:
+            row[column.name] = msgspec.json.encode(value)
+    for name, code in _PACKED.items():
+        row[name] = struct.pack(f"<{len(row[name])}{code}", *row[name])
+    return row
 
 
 def _model(settings: TrainerSettings) -> Path:

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from gateway.cli import learning
 from gateway.cli.commands import app
-from gateway.errors import ConfigError, NotFound, TrainerError
+from gateway.errors import NotFound, TrainerError
 from gateway.records import FinishReason
 from gateway.store.samples import SampleStore
 from tests.factories import session, turn
+from tests.fixtures_engine import engine_python
+from tests.tiny_llama import teaching
 from tests.training import World, open_world
 from trainer.exported import decode
 
 Call = Callable[..., str]
+
+#: What an independent reader makes of a table, in the engine's environment.
+READ = """
+import array, json, sys
+import pyarrow.parquet as parquet
+rows = parquet.read_table(sys.argv[1]).to_pylist()
+for row in rows:
+    for name, code in {"ids": "i", "mask": "b", "logprobs": "f", "versions": "i"}.items():
+        row[name] = array.array(code, row[name]).tolist()
+    for name in ("teaching", "kept"):
+        row[name] = row[name] and json.loads(row[name])
+print(json.dumps(rows))
+"""
 
 
 @pytest.fixture
@@ -117,11 +132,33 @@ async def test_a_dry_run_says_what_would_be_trained_and_why_the_rest_would_not(
     assert await world.samples() == [("ready", None, None)] * 6
 
 
-async def test_what_is_not_there_is_said(
-    world: World, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.sglang
+@pytest.mark.parametrize("group", [2, 512])
+async def test_a_table_says_what_the_lines_say(
+    world: World, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
 ) -> None:
+    monkeypatch.setattr(learning, "_GROUP_ROWS", group)
+    await world.judged(2, teach=lambda of: teaching([-0.25] * len(of.sampled_ids)))
+    await world.judged(3, finish_reason=FinishReason.LENGTH)
+    await world.database.execute(
+        "UPDATE samples SET state = 'dropped', reason = 'stale', version_lag = 9"
+        " WHERE id = (SELECT id FROM samples ORDER BY arrived_at LIMIT 1)"
+    )
+    table, lines = tmp_path / "samples.parquet", await asyncio.to_thread(call, "export")
+    await asyncio.to_thread(call, "export", str(table))
+    process = await asyncio.create_subprocess_exec(
+        engine_python(), "-c", READ, table, stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await process.communicate()
+    wanted = [json.loads(line) for line in lines.splitlines()]
+    assert len(wanted) == 5
+    assert wanted[0]["reason"] == "stale"
+    assert wanted[0]["teaching"]["logprobs"][0] == -0.25
+    assert json.loads(told) == wanted
+
+
+async def test_what_is_not_there_is_said(world: World, call: Call, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="other"):
         await asyncio.to_thread(call, "export", "--lineage", "other")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
-    with pytest.raises(ConfigError, match="pyarrow"):
-        await asyncio.to_thread(call, "export", str(tmp_path / "x.parquet"))
+    await asyncio.to_thread(call, "export", str(tmp_path / "none.parquet"))
+    assert (tmp_path / "none.parquet").read_bytes()[:4] == b"PAR1"
