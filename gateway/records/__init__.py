@@ -18,7 +18,7 @@ from gateway.records.media import (
     plain_parts,
     without_data,
 )
-from gateway.records.message import Message, is_remark, plain_text
+from gateway.records.message import INSTRUCTIONS, IS_ERROR, Message, is_remark, plain_text
 from gateway.records.placement import Candidate, Resolution, Trail
 from gateway.records.policy import (
     PolicyKind,
@@ -50,6 +50,8 @@ from gateway.records.turn import (
 __all__ = [
     "DESCRIBED",
     "FILTERED",
+    "INSTRUCTIONS",
+    "IS_ERROR",
     "ORDER",
     "REFUSED",
     "SAME_TOOLS",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.records.message import Message
+from gateway.records.message import INSTRUCTIONS, IS_ERROR, Message
 
 #: The key of a description in parts of these types, which are built anew at the edge: no client
 #: can set it there.
@@ -69,21 +69,21 @@ def without_data(messages: Sequence[Message], *, urls: bool = False) -> tuple[Me
 
 
 def plain_parts(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The same messages without descriptions, as a client would have sent them."""
-    return tuple(
-        {
-            **message,
-            "content": [
-                {key: value for key, value in part.items() if key != DESCRIBED}
-                if is_media(part)
-                else part
-                for part in message["content"]
-            ],
-        }
-        if next(described(message), None) is not None
-        else message
-        for message in messages
-    )
+    """The same messages without descriptions and marks, as a chat client would have sent them."""
+    return tuple(map(_plain, messages))
+
+
+def _plain(message: Message) -> Message:
+    if message.get(INSTRUCTIONS) is True or message.get(IS_ERROR) is True:
+        marks = (INSTRUCTIONS, IS_ERROR)
+        message = {key: value for key, value in message.items() if key not in marks}
+    if next(described(message), None) is None:
+        return message
+    parts = [
+        {key: value for key, value in part.items() if key != DESCRIBED} if is_media(part) else part
+        for part in message["content"]
+    ]
+    return {**message, "content": parts}
 
 
 def _bare(part: Mapping[str, Any], *, urls: bool) -> Mapping[str, Any]:

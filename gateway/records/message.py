@@ -9,6 +9,12 @@ from typing import Any
 #: dialect is turned into this form at the edge; unknown keys are kept for the template.
 Message = Mapping[str, Any]
 
+#: Marks of dialects on messages, for what this form has no place for: that one is made of a
+#: response's `instructions` (they are not handed on to a response that continues it, and are no
+#: input item), and that a tool's result is an error.
+INSTRUCTIONS = "instructions"
+IS_ERROR = "is_error"
+
 #: OpenClaw tells the model its state in a user message of its own, which it moves behind the
 #: newest message at each request: nobody has said it.
 _REMARK = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.errors import InvalidRequest
-from gateway.records import Message
+from gateway.records import IS_ERROR, Message
 from gateway.wire.json_body import check_depth
 from gateway.wire.json_prefix import JsonPrefix
 from gateway.wire.media import MediaReader
@@ -129,7 +129,7 @@ def _result(block: Block, at: str, media: MediaReader) -> dict[str, Any]:
         "content": content,
     }
     if block.get("is_error") is True:
-        result["is_error"] = True
+        result[IS_ERROR] = True
     return result
 
 

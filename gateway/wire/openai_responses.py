@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.config import ServerSettings
 from gateway.errors import InvalidRequest, NotFound
-from gateway.records import ORDER, Message, Sampling, TurnRequest
+from gateway.records import INSTRUCTIONS, ORDER, Message, Sampling, TurnRequest
 from gateway.wire.chat_tool_choice import checked_choice
 from gateway.wire.clients import caller
 from gateway.wire.json_body import JsonBody, check_depth, invalid, missing, unsupported
@@ -28,7 +28,7 @@ from gateway.wire.responses_input import (
     missing_item,
     references,
 )
-from gateway.wire.responses_output import INSTRUCTIONS, Item, repeated
+from gateway.wire.responses_output import Item, repeated
 from gateway.wire.responses_tools import function_tools, in_chat_form
 from gateway.wire.sampling_fields import between, nucleus, reply_limit
 from gateway.wire.session_hints import group_in_body, session_in_body

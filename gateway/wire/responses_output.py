@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from gateway.records import ORDER, Conversation, FinishReason, Reply, ToolCall, Usage
+from gateway.records import (
+    INSTRUCTIONS,
+    ORDER,
+    Conversation,
+    FinishReason,
+    Reply,
+    ToolCall,
+    Usage,
+)
 from gateway.wire.base import TokenLogprob
 from gateway.wire.responses_content import given, plain, result_of
 from gateway.wire.responses_ids import Prefix, input_id, output_id, response_id
 from gateway.wire.responses_tools import flat
 
 Item = dict[str, Any]
-
-#: The key that marks the message made of `instructions`: they are not handed on to a response
-#: that continues this one, and are no input item.
-INSTRUCTIONS = "instructions"
 
 _CUT = (FinishReason.LENGTH, FinishReason.ABORT)
 

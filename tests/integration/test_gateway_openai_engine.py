@@ -63,6 +63,46 @@ async def test_a_reply_passes_through_and_is_kept_as_text(gateway: Texts) -> Non
     assert turn["version_min"] is None
 
 
+async def test_an_upstream_is_sent_what_a_chat_client_would_send(gateway: Texts) -> None:
+    """Other dialects' requests have marks of ours on messages, which strict servers refuse."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "No.", "is_error": True}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("responses", {"instructions": "Be brief.", "input": "Hi"}),
+        (
+            "messages",
+            {
+                "max_tokens": 9,
+                "messages": [
+                    {"role": "assistant", "content": [call]},
+                    {"role": "user", "content": [result]},
+                ],
+            },
+        ),
+    ]
+    headers = {"authorization": f"Bearer {gateway.keys.agent}"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        for path, body in asked:
+            gateway.upstream.replies.append(says("ok"))
+            whole = {"model": "tiny", **body}
+            async with http.post(f"{gateway.url}/v1/{path}", json=whole) as answer:
+                assert answer.status == 200
+    function = {"name": "f", "arguments": "{}"}
+    assert [request["messages"] for request in gateway.upstream.requests] == [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+        [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "toolu_1", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "toolu_1", "content": "No."},
+        ],
+    ]
+    one, _ = await gateway.rows("SELECT messages FROM turns ORDER BY id")
+    assert one["messages"][0]["instructions"] is True
+
+
 @pytest.mark.parametrize(
     ("said", "detail"),
     [
