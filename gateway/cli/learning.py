@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Turns that a dry run explains one by one.
+#: The newest turns, which a dry run explains one by one beside those that wait for a step.
 _EXPLAINED = 200
 
 #: Of a table: int32, int8 and float32, little-endian, one value a token.
@@ -69,9 +69,13 @@ def dry_run(*, as_json: bool = False) -> None:
             live = await PolicyStore(database).live_of(lineage.id)
             sampler = Sampler(store, lineage.id, settings, vocab)
             seen = await preview(store, sampler, live_version=live.version, now=time.time())
-            others = dict(await Exports(database).outcomes(lineage.id, _EXPLAINED))
+            newest = dict(await Exports(database).outcomes(lineage.id, _EXPLAINED))
+            chosen = {sample.turn_id for sample in seen.chosen}
+            others = {
+                turn: why for turn, why in {**newest, **seen.others}.items() if turn not in chosen
+            }
             show = _print_json if as_json else _show
-            show(name, live.version, settings.batch, seen, {**others, **seen.others})
+            show(name, live.version, settings.batch, seen, others)
 
     _on_database(settings, look)
 

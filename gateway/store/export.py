@@ -18,11 +18,12 @@ WHERE lineage_id = $1 AND ($2::timestamptz IS NULL OR (arrived_at, id) > ($2, $3
 ORDER BY arrived_at, id LIMIT $4
 """
 
-# A sample that is ready is the schedule's to explain.
+# A sample that is ready waits for a later step, unless the schedule knows better.
 _OUTCOMES = """
 SELECT t.id, CASE
     WHEN v.turn_id IS NOT NULL AND v.outcome <> v.reason THEN v.outcome || ': ' || v.reason
     WHEN v.turn_id IS NOT NULL THEN v.outcome
+    WHEN s.state = 'ready' THEN 'later'
     WHEN s.state IS NOT NULL THEN s.state
     WHEN NOT t.trainable THEN 'untrainable: ' || t.untrainable_reason
     WHEN t.kind <> 'main' THEN 'kind: ' || t.kind
@@ -34,7 +35,7 @@ LEFT JOIN LATERAL (
     SELECT s.state FROM samples s WHERE s.turn_id = t.id AND s.lineage_id = $1 LIMIT 1
 ) s ON true
 LEFT JOIN next_states n ON n.turn_id = t.id
-WHERE t.lineage_id = $1 AND s.state IS DISTINCT FROM 'ready'
+WHERE t.lineage_id = $1
 ORDER BY t.id DESC LIMIT $2
 """
 
@@ -65,6 +66,6 @@ class Exports:
             after, last = rows[-1]["arrived_at"], rows[-1]["id"]
 
     async def outcomes(self, lineage_id: UUID, limit: int) -> list[tuple[UUID, str]]:
-        """The newest turns that are not ready to be trained on, and why, newest first."""
+        """The newest turns, and what became of each or keeps it from a step, newest first."""
         rows = await self._database.fetch(_OUTCOMES, lineage_id, limit)
         return [(row["id"], row["outcome"]) for row in rows]

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from gateway.cli import learning
 from gateway.cli.commands import app
 from gateway.errors import NotFound, TrainerError
-from gateway.records import FinishReason
+from gateway.records import FinishReason, SampleHead
 from gateway.store.samples import SampleStore
 from tests.factories import session, turn
 from tests.fixtures_engine import engine_python
@@ -130,6 +131,22 @@ async def test_a_dry_run_says_what_would_be_trained_and_why_the_rest_would_not(
         "lineage": "default", "live_version": 0, "batch": 4, "due": True, "waiting": 0,
     }  # fmt: skip
     assert await world.samples() == [("ready", None, None)] * 6
+
+
+async def test_what_a_dry_run_does_not_look_at_yet_is_for_later(
+    world: World, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 7 samples it looks at 5, and trains on 4."""
+    good = await world.judged(7)
+    window = SampleStore.window
+
+    async def five(self: SampleStore, lineage_id: UUID, limit: int) -> list[SampleHead]:
+        return await window(self, lineage_id, min(limit, 5))
+
+    monkeypatch.setattr(SampleStore, "window", five)
+    found = json.loads(await asyncio.to_thread(call, "train", "--dry-run", "--json"))
+    assert [one["turn_id"] for one in found["train"]] == [str(one) for one in good[:4]]
+    assert found["not"] == {str(one): "later" for one in good[4:]}
 
 
 @pytest.mark.sglang
