@@ -223,6 +223,9 @@ class TrainerConfig(Section):
     order: Literal["windowed", "strict", "greedy"] = Field(
         "windowed", description="how a turn without a verdict holds up those behind it"
     )
+    verdict_wait_s: Seconds = Field(
+        600.0, description="then a turn without a verdict holds up none; a judge may be away"
+    )
     per_session: Positive | None = Field(4, description="samples of a session in one batch")
     group_wait_s: Seconds = Field(
         600.0, description="grpo: then a group is taken without the members that have no verdict"

@@ -29,7 +29,7 @@ async def preview(
     store: SampleStore, sampler: Sampler, *, live_version: int, now: float
 ) -> Preview:
     """Go through the rounds of a claim without leasing or dropping anything."""
-    line = await sampler.line(live_version)
+    line = await sampler.line(live_version, now)
     reasons: dict[SampleHead, str] = {}
     while True:
         left = [head for head in line.heads if head not in reasons]

@@ -95,7 +95,7 @@ class Sampler:
             self._given_up["rolled_back"] += strays
             log.info("dropped", reason="rolled_back", samples=strays)
         for _ in range(_ROUNDS):
-            line = await self.line(live_version)
+            line = await self.line(live_version, now)
             choice = self.choice(line, live_version, now)
             await self._drop(epoch, live_version, choice.dropped)
             self._flat_groups += choice.flat_groups
@@ -128,7 +128,7 @@ class Sampler:
             await self._store.release(self._lineage_id, epoch)
         return None
 
-    async def line(self, live_version: int) -> Line:
+    async def line(self, live_version: int, now: float) -> Line:
         """What waits. Versions are counted along the ancestry: one rolled back is no step."""
         settings = self._settings
         most = settings.freshness.max_lag
@@ -145,7 +145,8 @@ class Sampler:
         if settings.trainer.order == "greedy":
             return Line(heads, (), groups, counted)
         fresh = ancestors[most] if len(ancestors) > most else 0
-        waiting = await self._store.waiting(self._lineage_id, fresh, settings.window)
+        since = max(0.0, now - settings.trainer.verdict_wait_s)
+        waiting = await self._store.waiting(self._lineage_id, fresh, settings.window, since)
         return Line(heads, waiting, groups, counted)
 
     def choice(self, line: Line, live_version: int, now: float) -> Choice:

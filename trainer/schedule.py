@@ -2,7 +2,8 @@
 
 A turn enters the line when its next state arrives, and every verdict takes it out of its place.
 Orders: `windowed` takes only what is among the W oldest, so that quick verdicts cannot push slow
-ones back for ever; a turn without a verdict holds its place in the window until it has one.
+ones back for ever; a turn without a verdict holds its place in the window until it has one, or has
+waited for `verdict_wait_s`: a judge that is away ends no training of what others have judged.
 `strict` never passes a turn without a verdict; `greedy` waits for none, which trains on what is
 judged fast. `make bench-schedule` shows what each costs.
 """

@@ -69,6 +69,7 @@ FROM judgements j JOIN turns t ON t.id = j.turn_id
 LEFT JOIN next_states n ON n.turn_id = t.id
 WHERE j.state IN ('queued', 'leased') AND t.lineage_id = $1 AND t.kind = 'main' AND t.trainable
   AND t.version_min >= $2 AND NOT EXISTS (SELECT FROM samples s WHERE s.turn_id = t.id)
+  AND coalesce(n.arrived_at, j.created_at) >= to_timestamp($4)
 ORDER BY 1 LIMIT $3
 """  # noqa: S608
 
@@ -116,12 +117,15 @@ class SampleStore:
         rows = await self._database.fetch(_WINDOW, lineage_id, limit)
         return [SampleHead(**dict(row)) for row in rows]
 
-    async def waiting(self, lineage_id: UUID, version_min: int, limit: int) -> list[float]:
+    async def waiting(
+        self, lineage_id: UUID, version_min: int, limit: int, since: float = 0.0
+    ) -> list[float]:
         """When turns arrived that have no verdict yet, the oldest first.
 
-        Only those that may still be trained on, sampled by `version_min` or later.
+        Only those that may still be trained on, sampled by `version_min` or later, and that
+        arrived at `since` or later.
         """
-        rows = await self._database.fetch(_WAITING, lineage_id, version_min, limit)
+        rows = await self._database.fetch(_WAITING, lineage_id, version_min, limit, since)
         return [row["arrived_at"] for row in rows]
 
     async def open_groups(self, turn_ids: Sequence[UUID], within_s: float) -> frozenset[str]:

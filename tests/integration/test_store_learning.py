@@ -161,6 +161,7 @@ async def test_turns_that_wait_for_a_verdict_are_seen_while_they_may_be_trained(
     assert await world.samples.waiting(world.lineage, 0, 1) == [1000.0]
     assert await world.samples.waiting(world.lineage, 2, 10) == [1000.0]  # version 3 and later
     assert await world.samples.waiting(new_id(), 0, 10) == []
+    assert await world.samples.waiting(world.lineage, 0, 10, 1000.5) == [1001.0]
     claims = JudgeClaims(world.database)
     for job in await claims.claim(WORKER, 10, 60):
         await claims.finish(WORKER, job, Judgement(judge="rules", score=1.0), "binary")

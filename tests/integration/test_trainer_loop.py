@@ -16,6 +16,7 @@ from gateway.store.keys import KeyStore
 from gateway.store.policies import PolicyStore
 from gateway.store.samples import SampleStore
 from gateway.store.workers import Heartbeat
+from tests.factories import next_state
 from tests.torch_engine import TorchEngine
 from tests.training import World, open_world
 from trainer.backends.torch_backend import TorchBackend
@@ -63,6 +64,29 @@ async def test_judged_turns_wake_it_up(world: World) -> None:
         await world.until(lambda: _leads(world))
         await world.judged(4)
         await world.until(lambda: _is(world.live, 1))
+
+
+async def test_a_judge_that_is_away_ends_no_training_of_what_was_judged(world: World) -> None:
+    """Five turns that nobody judges are the whole window, until they have waited for too long."""
+    await world.judged(4)
+    for number in range(5):
+        asked = await world.unjudged()
+        await world.writer.commit(next_state(asked, arrived_at=1e9 - 10 + number))
+    assert world.settings.window == 5
+    world.configure(verdict_wait_s=2e9)  # Turns of these tests arrive in 2001.
+    async with world.training():
+        await world.until(lambda: _leads(world))
+        await asyncio.sleep(0.5)
+        assert await world.live() == 0
+    world.configure(verdict_wait_s=600)
+    async with world.training():
+        await world.until(lambda: _is(world.live, 1))
+    (step,) = await world.step_metrics()
+    assert step["waiting"] == 0
+    # They are not given up: their judge may come back.
+    queued = "SELECT count(*) FROM judgements WHERE state = 'queued'"
+    assert await world.database.fetchval(queued) == 5
+    assert await world.database.fetchval("SELECT count(*) FROM verdicts") == 4
 
 
 async def test_the_old_version_is_unloaded_once_no_gateway_uses_it(world: World) -> None:
