@@ -40,6 +40,7 @@ QUICK = Plan(versions=6)
 TUNED = ("combined", "openclaw")
 TUNING = Plan(versions=4, batch=18, ends=36)
 _TUNED_ON = 101
+_ROUNDING = 1e-9
 
 
 def home(plan: Plan) -> Path:

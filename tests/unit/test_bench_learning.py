@@ -200,6 +200,7 @@ def test_a_curve_whose_quality_falls_on_the_way_has_not_kept_it() -> None:
         return list(table({"one": one}).columns[-1].cells)
 
     assert shown([0.5, 0.41, 0.41], [-2.0, -2.09, -2.05]) == ["kept"]
+    assert shown([0.8, 0.7], [-2.0, -2.1]) == ["kept"]  # though 0.8 - 0.1 is above 0.7 in binary
     assert shown([0.5, 0.41, 0.5], [-2.0, -2.2, -2.0]) == ["lost"]
     assert shown([0.5, 0.3, 0.5], [-2.0, -2.0, -2.0]) == ["lost"]
 
