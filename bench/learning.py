@@ -97,7 +97,8 @@ def table(arms: dict[str, dict[str, Any]]) -> Table:
         low, middle, high = one["auc"]
         facts, answers = one["facts_right"], one["answer_logprob"]
         ends = [sum(seed[at] for seed in one["seeds"]) / len(one["seeds"]) for at in (0, -1)]
-        kept = min(answers) >= answers[0] - TOLERANCE and min(facts) >= facts[0] - FACTS_TOLERANCE
+        lost = answers[0] - min(answers), facts[0] - min(facts)
+        kept = lost[0] <= TOLERANCE + _ROUNDING and lost[1] <= FACTS_TOLERANCE + _ROUNDING
         shown.add_row(
             name,
             str(len(one["seeds"])),
