@@ -83,7 +83,7 @@ def test_metrics_say_what_was_trained(model: Path, tmp_path: Path) -> None:
     assert metrics["reply_tokens"] == 3
     assert metrics["score_mean"] == 0
     assert metrics["positive"] == 0.5
-    assert metrics["advantage_mean"] == 0.5  # +2 and -2, the disliked one at half weight
+    assert metrics["advantage_mean"] == 0.375  # 1.5 and -1.5, the disliked one at half weight
     assert metrics["step_share"] in {1, 0.5, 0.25, 0.125}
     assert metrics["step_kl"] <= 0.03
     assert metrics["alarm_reply_tokens"] == 0
