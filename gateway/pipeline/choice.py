@@ -70,7 +70,7 @@ class Choice:
                     f"the engine gave up on the reply: {detail or 'no finish'}",
                     engine=source.engine,
                 )
-            reply = source.reply(sampled.ids)
+            reply = source.reply(sampled.ids).ordered(sampled.streamed)
             turn = self._record(finish, reply)
             if self._signal is not None and not self._signal.done():
                 # It is every choice's, and goes on where one of them is cancelled.

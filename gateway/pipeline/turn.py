@@ -147,7 +147,7 @@ def turn_record(
     principal, request, place = call.principal, call.request, call.place
     resolution = place.resolution
     parent = resolution.parent
-    message = reply.message()
+    message = reply.stored()
     reason = untrainable(sampled, finish, sampling, call.media)
     usage = finish.usage or Usage(
         prompt_tokens=(finish.prompt_tokens if call.media else None) or len(prompt.ids),
@@ -207,7 +207,7 @@ def turn_record(
         trainable=reason is None,
         untrainable_reason=reason,
         stream_mismatch=finish_reason is not FinishReason.ABORT
-        and joined(sampled.streamed) != reply,
+        and joined(sampled.streamed) != replace(reply, order=()),
         usage=usage,
         reasoning_tokens=usage.reasoning_tokens,
         timings=Timings(

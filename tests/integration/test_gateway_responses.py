@@ -133,6 +133,42 @@ async def test_items_are_referred_to(gateway: Gateway, client: openai.AsyncOpenA
             await stranger.responses.create(model="tiny", input=told, tools=[TOOL])
 
 
+async def test_words_after_a_call_are_an_item_in_every_form(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    text = f"<think>\nHm.\n</think>\n\nFirst.\n{CALL}\nThen this."
+    for said in (text, text, "Cold.", "Warm."):
+        gateway.says(said)
+    ask: Any = {"model": "tiny", "tools": [TOOL]}
+    stream = await client.responses.create(input="Weather?", stream=True, **ask)
+    *_, last = [event async for event in stream]
+    streamed = last.response
+    whole = await client.responses.create(input="Weather?", **ask)
+    for reply in (streamed, whole):
+        kinds = [item.type for item in reply.output]
+        assert kinds == ["reasoning", "message", "function_call", "message"]
+        assert reply.output_text == "First.Then this."
+        stored = await client.responses.retrieve(reply.id)
+        assert stored.model_dump()["output"] == reply.model_dump()["output"]
+        told: list[Any] = [{"role": "user", "content": "Weather?"}]
+        told += [{"type": "item_reference", "id": item.id} for item in reply.output]
+        for item in reply.output:
+            if item.type == "function_call":
+                result = {"type": "function_call_output", "call_id": item.call_id, "output": "9"}
+                told.append(result)
+        await client.responses.create(input=told, **ask)
+    turns = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert [turn["stream_mismatch"] for turn in turns] == [False] * 4
+    for before, after in zip(turns[:2], turns[2:], strict=True):
+        assert (after["parent_id"], after["branch_reason"]) == (before["id"], None)
+        assert before["reply"]["order"] == [
+            ["reasoning", 3],
+            ["text", 6],
+            ["call", 1],
+            ["text", 10],
+        ]
+
+
 async def test_the_stored_conversation_is_continued(
     gateway: Gateway, client: openai.AsyncOpenAI
 ) -> None:
