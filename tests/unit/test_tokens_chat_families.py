@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.records import FinishReason, Message, Trail, new_id
@@ -24,6 +24,7 @@ from gateway.tokens.reply_format import ReplyFormat, split
 from gateway.tokens.template import ChatTemplate
 from gateway.tokens.template_renderer import TemplateRenderer
 from gateway.tokens.tokenizer import Tokenizer
+from tests.examples import examples
 from tests.unit.chat_families import FAMILIES, SMOLLM2, load_family, write_family
 
 TOOLS: tuple[dict[str, Any], ...] = (
@@ -230,7 +231,7 @@ def trail(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     family=st.sampled_from(sorted(FAMILIES)),
     said=words,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -19,6 +19,7 @@ from gateway.tokens.parser import ReplyParser, parse_reply
 from gateway.tokens.reasoning import reasoning_tokens
 from gateway.tokens.reply_format import ReplyFormat, split
 from gateway.tokens.splitter import Splitter
+from tests.examples import examples
 from tests.unit.tool_call_texts import ONE, SCHEMA, SCHEMAS, WRITTEN, both, deepseek, look
 
 FORMS = {form.name: form for form in FORMATS}
@@ -103,7 +104,7 @@ def replies(draw: st.DrawFn) -> tuple[str, str]:
 places = st.lists(st.integers(0, 400), max_size=20)
 
 
-@settings(max_examples=800, deadline=None)
+@examples(800)
 @given(
     reply=replies(),
     think=st.booleans(),
@@ -124,7 +125,7 @@ def test_any_split_gives_what_the_whole_gives(
     assert streamed(name, [[id_] for id_ in ids], form, stops).reply() == expected
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(reply=replies(), places=places)
 def test_any_cutting_of_the_text_gives_what_the_whole_gives(
     reply: tuple[str, str], places: list[int]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -15,6 +15,7 @@ from gateway.tokens.formats import HERMES
 from gateway.tokens.parser import ReplyParser, parse_reply
 from gateway.tokens.reply_format import ReplyFormat
 from gateway.tokens.tokenizer import ModelFacts, Tokenizer
+from tests.examples import examples
 from tests.unit.chat_models import write_model
 
 EOS = 2
@@ -76,7 +77,7 @@ texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=14).map
 places = st.lists(st.integers(0, 200), max_size=20)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     text=texts,
     form=forms,
@@ -93,7 +94,7 @@ def test_any_split_gives_what_the_whole_gives(
     assert one_by_one.reply() == parser.reply()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(ids=st.lists(st.integers(3, 425), max_size=40), places=places)
 def test_any_ids_at_all_give_what_the_whole_gives(
     tokenizer: Tokenizer, ids: list[int], places: list[int]

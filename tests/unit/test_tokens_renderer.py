@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.errors import ConfigError, InvalidRequest
@@ -15,6 +15,7 @@ from gateway.tokens.library_renderer import LibraryRenderer
 from gateway.tokens.renderer import Extension, common_prefix
 from gateway.tokens.template_renderer import TemplateRenderer
 from gateway.tokens.tokenizer import Tokenizer
+from tests.examples import examples
 from tests.unit.chat_models import CHATML, COUNTING, LLAMA3, REASONING, write_model
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
@@ -62,7 +63,7 @@ def extend(
     return parent, extension, renderer.render(messages, tools, {})
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     family=st.sampled_from(["chatml", "llama", "reasoning"]),
     history=st.lists(st.tuples(words, words), min_size=1, max_size=3),
@@ -102,7 +103,7 @@ def test_an_extension_equals_the_full_render_where_replies_round_trip(  # noqa: 
     assert last.ids == renderer.render([*messages, *new], tools, {})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(noise=st.lists(st.integers(3, 400), max_size=20), new=st.lists(user, min_size=1, max_size=2))
 def test_the_trails_own_ids_always_come_first(
     models: dict[str, Tokenizer], noise: list[int], new: list[Message]
@@ -137,7 +138,7 @@ def test_ids_that_do_not_round_trip_are_kept(models: dict[str, Tokenizer]) -> No
     assert tokenizer.decode(extension.ids) == tokenizer.decode(renderer.render(messages, (), {}))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(results=st.lists(result, min_size=1, max_size=4), asked=st.lists(user, max_size=1))
 def test_tool_results_extend(
     models: dict[str, Tokenizer], results: list[Message], asked: list[Message]

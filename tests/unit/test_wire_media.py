@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ServerSettings
@@ -20,6 +20,7 @@ from gateway.wire.base import Dialect
 from gateway.wire.media import NO_MEDIA, MediaRules
 from gateway.wire.openai_chat import OpenAIChat
 from gateway.wire.openai_responses import OpenAIResponses
+from tests.examples import examples
 from tests.media import data_url, png, text_of, wav
 
 PNG, WAV = png(), wav(1, 2)
@@ -300,7 +301,7 @@ _PARTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(
     kind=st.sampled_from(KINDS),
     parts=st.lists(_PARTS, max_size=3),

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ServerSettings
@@ -16,6 +16,7 @@ from gateway.records import Sampling, TurnKind, TurnRequest
 from gateway.resolve import head_hash, prefixes, request_hash, seed
 from gateway.tokens.template import for_template
 from gateway.wire.openai_chat import OpenAIChat
+from tests.examples import examples
 
 CHAT = OpenAIChat()
 LIMITS = ServerSettings(max_messages=5)
@@ -372,7 +373,7 @@ body = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(body=body | tree)
 def test_any_json_is_served_or_refused(body: Any) -> None:
     try:
@@ -386,7 +387,7 @@ def test_any_json_is_served_or_refused(body: Any) -> None:
     assert all(isinstance(for_template(message)["content"], str) for message in found.messages)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(raw=st.binary(max_size=60))
 def test_any_bytes_are_refused(raw: bytes) -> None:
     assert refused(raw=raw).status == 400

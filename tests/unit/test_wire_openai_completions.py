@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ServerSettings
@@ -15,6 +15,7 @@ from gateway.records import Delta, FinishReason, Reply, Sampling, TurnRequest, U
 from gateway.resolve import chain, seed
 from gateway.wire.base import TokenLogprob
 from gateway.wire.openai_completions import OpenAICompletions, prompt_of, with_prompt
+from tests.examples import examples
 
 COMPLETIONS = OpenAICompletions()
 TURN = UUID("0199aaaa-0000-7000-8000-000000000001")
@@ -210,7 +211,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.dictionaries(
         st.sampled_from(

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ServerSettings
@@ -18,6 +18,7 @@ from gateway.wire.openai_responses import OpenAIResponses, continued, referred, 
 from gateway.wire.responses_ids import Prefix, output_id
 from gateway.wire.responses_input import messages_of
 from gateway.wire.responses_output import output_items
+from tests.examples import examples
 
 RESPONSES = OpenAIResponses()
 LIMITS = ServerSettings(max_messages=50)
@@ -316,7 +317,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     st.fixed_dictionaries(
         {"model": st.just("m"), "input": st.lists(_ITEM, max_size=4) | _JSON},
