@@ -30,6 +30,16 @@ test: lint setup
 bench-%: install
 	@$(BIN)/python -m bench.$* $(ARGS)
 
+# All that is held of the wire. What `test` tries too is here with the counts of a proof, and what
+# has passed is not run again until something changes (tests/proof/wire/progress.py).
+WIRE := tests/proof/wire $(filter-out %/test_dashboard.py,$(wildcard tests/contract/test_*.py)) \
+	$(wildcard tests/unit/test_wire_*.py tests/unit/test_tokens_*.py) tests/unit/test_records_reply.py \
+	tests/integration/test_gateway_traps.py tests/integration/test_gateway_sglang.py \
+	tests/integration/test_token_checks.py
+
+proof-wire: setup
+	@$(BIN)/pytest $(WIRE) $(ARGS)
+
 proof-%: setup
 	@$(BIN)/pytest tests/proof/$* $(ARGS)
 
