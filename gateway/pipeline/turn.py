@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from gateway.pipeline.place import Place
 from gateway.pipeline.prompt import Prompt
 from gateway.records import (
     FILTERED,
+    INSTRUCTIONS,
     REFUSED,
     SAME_TOOLS,
     Candidate,
@@ -193,6 +195,9 @@ def turn_record(
         group_id=request.group_name if principal.role is Role.ROLLOUT else None,
         delivered=finish_reason is not FinishReason.ABORT,
         response_store=request.store,
+        response_fields=None
+        if request.response_fields is None
+        else _to_repeat(request.response_fields, parent, place.head, usage),
         # A prompt's text is no conversation that a chat could echo.
         echoes=echoes_of(
             request.messages,
@@ -217,6 +222,21 @@ def turn_record(
         ),
         created_at=call.created_at,
     )
+
+
+def _to_repeat(
+    asked: Mapping[str, Any], parent: Candidate | None, head: bytes, usage: Usage
+) -> dict[str, Any]:
+    """What is stored for those who read the response again.
+
+    Instructions stand once, at the turn that they were new at: in the messages of a first turn.
+    The usage is what was told: media, engines of text and redaction leave other lengths.
+    """
+    fields = {**asked, "usage": [usage.prompt_tokens, usage.completion_tokens]}
+    before = parent is None or parent.tools_hash[:HALF] == head[:HALF]
+    if before and fields.get(INSTRUCTIONS):
+        fields[INSTRUCTIONS] = True
+    return fields
 
 
 def _offered_before(request: TurnRequest, parent: Candidate | None, head: bytes) -> bool:

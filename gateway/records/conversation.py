@@ -25,7 +25,8 @@ class Exchanged:
 class Conversation:
     """A turn as its client knows it. `turns` lead from the first to the turn itself.
 
-    `sampling` holds what was set, by the names of `Sampling`.
+    `sampling` holds what was set, by the names of `Sampling`; `response_fields` what its request
+    said for this (None where nothing is stored of it).
     """
 
     turn_id: UUID
@@ -36,6 +37,7 @@ class Conversation:
     tools: tuple[Mapping[str, Any], ...]
     usage: Usage
     turns: tuple[Exchanged, ...]
+    response_fields: Mapping[str, Any] | None = None
 
     @property
     def reply(self) -> Message:

@@ -35,6 +35,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `previous_turn` is the stored turn that the client continues by its id; `store` whether it may
     do so with this one. `prompt_ids` [P] is a prompt to be taken as it stands, without a template;
     `messages` then only say what it was. `stop_token_ids` are those that the client names itself.
+    `response_fields` is what is stored of the request for those who read its response by its id.
     `echo` is for the dialect's own encoder alone. `hash_key` goes into every hash of the messages.
     """
 
@@ -67,6 +68,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
     previous_turn: UUID | None = None
     store: bool = True
+    response_fields: Mapping[str, Any] | None = None
     prompt_ids: tuple[int, ...] | None = None
     echo: Mapping[str, Any] = msgspec.field(default_factory=dict)
     hash_key: bytes = b""

@@ -51,6 +51,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `group_id` names turns that answer the same task, `reasoning_tokens` counts those of
     `sampled_ids` before the answer, and a `redacted` turn is judged and never trained. `kept`
     [R, any] are the ids that each token was sampled from, where an engine told them.
+    `response_fields` is what a response that is read by its id says of its request beyond all
+    that: None where none is.
     """
 
     id: UUID
@@ -97,6 +99,7 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasoning_tokens: int = 0
     redacted: bool = False
     kept: Sequence[Sequence[int]] | None = None
+    response_fields: Mapping[str, Any] | None = None
 
 
 class NextState(msgspec.Struct, frozen=True, kw_only=True, gc=False):

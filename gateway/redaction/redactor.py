@@ -49,6 +49,8 @@ _NO_WORDS = frozenset({"role", "type"})
 _MOST_REMEMBERED = 8192
 #: Numbers that may name somebody; smaller ones only count.
 _LONG = 1_000_000
+#: Of what a response repeats: minted and counted here.
+_OWN_FIELDS = ("previous_response_id", "usage")
 #: What JSON inside a text writes for another sign. The letter of `\\n` would join what follows it.
 _ESCAPED = re.compile(r"\\(?:[bfnrt]|u([0-9A-Fa-f]{4}))")
 
@@ -130,6 +132,9 @@ class Redactor:
 
     def _of_turn(self, request: TurnRequest, turn: TurnRecord) -> TurnRecord:
         messages = self._messages(turn.messages)
+        if turn.response_fields is not None:
+            # No prompt shows them: the turn's ids are whole all the same.
+            turn = replace(turn, response_fields=self._fields(turn.response_fields))
         tools = turn.tools if turn.tools == SAME_TOOLS else self._value(turn.tools)
         reply = self._value(turn.reply)
         sampling = self._sampling(turn.sampling)
@@ -160,6 +165,12 @@ class Redactor:
             untrainable_reason=REDACTED,
             redacted=True,
         )
+
+    def _fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value if name in _OWN_FIELDS else self._value(value, frozenset())
+            for name, value in fields.items()
+        }
 
     def _of_next_state(self, state: NextState) -> NextState:
         return replace(state, messages=self._messages(state.messages))

@@ -8,13 +8,22 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.records import SAME_TOOLS, Conversation, Exchanged, FinishReason, Message, Usage
+from gateway.records import (
+    INSTRUCTIONS,
+    SAME_TOOLS,
+    Conversation,
+    Exchanged,
+    FinishReason,
+    Message,
+    Usage,
+)
+from gateway.resolve.chain import HALF
 from gateway.store.database import Database, seconds
 
 #: The turn itself, unless its client asked for it not to be kept for reading.
 _TURN = f"""
 SELECT t.id, t.model, {seconds("t.created_at")} AS created_at, t.finish_reason, t.sampling,
-    t.prompt_len, t.completion_len, t.cached_tokens, %s AS reasoning_tokens
+    t.prompt_len, t.completion_len, t.cached_tokens, %s
 FROM turns t
 WHERE t.tenant_id = $1 AND t.id = $2 AND t.dialect = $3 AND t.finish_reason <> 'abort'
   AND t.response_store
@@ -40,8 +49,29 @@ WITH RECURSIVE chain AS (
 SELECT id, parent_id, messages, reply, tools FROM chain ORDER BY up DESC
 """
 
+#: What revision 0003 added.
+_ADDED = "t.reasoning_tokens, t.response_fields"
+_NOT_YET = "0 AS reasoning_tokens, NULL::jsonb AS response_fields"
+
+#: The instructions of the turn $3, where they stand once for several turns $2 of its chain: those
+#: whose system messages are the same have the same ones.
+_INSTRUCTIONS = f"""
+SELECT found.said FROM (
+    SELECT t.depth, CASE
+        WHEN jsonb_typeof(t.response_fields -> '{INSTRUCTIONS}') = 'string'
+            THEN t.response_fields ->> '{INSTRUCTIONS}'
+        WHEN t.messages -> 0 -> '{INSTRUCTIONS}' = 'true' THEN t.messages -> 0 ->> 'content'
+    END AS said
+    FROM turns t
+    WHERE t.tenant_id = $1 AND t.id = ANY($2::uuid[]) AND substr(t.tools_hash, 1, {HALF}) = (
+        SELECT substr(o.tools_hash, 1, {HALF}) FROM turns o WHERE o.tenant_id = $1 AND o.id = $3
+    )
+) found
+WHERE found.said IS NOT NULL ORDER BY found.depth DESC LIMIT 1
+"""  # noqa: S608 - made of constants
+
 _FORGET = """
-UPDATE turns SET response_store = false
+UPDATE turns SET response_store = false%s
 WHERE tenant_id = $1 AND id = $2 AND dialect = $3 AND response_store AND finish_reason <> 'abort'
 RETURNING id
 """
@@ -59,14 +89,18 @@ class ConversationStore:
         None where the turn may not be read: unknown, of another dialect, cut off, or not to be
         kept; or where an ancestor of it is not stored (yet).
         """
-        # Revision 0003 added the column.
-        reasoning = "t.reasoning_tokens" if self._database.revision >= "0003" else "0"
-        turn = await self._database.fetchrow(_TURN % reasoning, tenant_id, turn_id, dialect)
+        sql = _TURN % (_ADDED if self._database.revision >= "0003" else _NOT_YET)
+        turn = await self._database.fetchrow(sql, tenant_id, turn_id, dialect)
         if turn is None:
             return None
         rows = await self._database.fetch(CHAIN, tenant_id, turn_id)
         if rows[0]["parent_id"] is not None:
             return None
+        fields = turn["response_fields"]
+        if fields is not None and fields.get(INSTRUCTIONS) is True:
+            ids = [row["id"] for row in rows]
+            said = await self._database.fetchval(_INSTRUCTIONS, tenant_id, ids, turn_id)
+            fields[INSTRUCTIONS] = said
         return _conversation(turn, rows)
 
     async def replies(
@@ -78,7 +112,8 @@ class ConversationStore:
 
     async def forget(self, tenant_id: UUID, turn_id: UUID, dialect: str) -> bool:
         """Let a turn be read no more by its id; whether it could be. It stays captured."""
-        found = await self._database.fetchval(_FORGET, tenant_id, turn_id, dialect)
+        sql = _FORGET % (", response_fields = NULL" if self._database.revision >= "0003" else "")
+        found = await self._database.fetchval(sql, tenant_id, turn_id, dialect)
         return found is not None
 
 
@@ -106,4 +141,5 @@ def _conversation(turn: asyncpg.Record, rows: Sequence[asyncpg.Record]) -> Conve
             Exchanged(turn_id=row["id"], messages=tuple(row["messages"]), reply=row["reply"])
             for row in rows
         ),
+        response_fields=turn["response_fields"],
     )

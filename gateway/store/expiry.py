@@ -101,6 +101,7 @@ CLEARS: Mapping[Part, Sequence[str]] = {
         f"""
 UPDATE turns SET text_cleared = true, messages = '[]', tools = '[]', reply = '{{}}',
     sampling = sampling - 'stop' - 'grammar', idempotency_key = NULL, response_store = false,
+    response_fields = NULL,
     request_hash = {_NO_HASH}, chain_hash = {_NO_HASH}, tools_hash = {_NO_HASH}
 WHERE id = ANY($1::uuid[])
 """,  # noqa: S608 - made of constants

@@ -83,6 +83,7 @@ def _turn(record: TurnRecord) -> dict[str, object]:
         "reasoning_tokens": record.reasoning_tokens,
         "redacted": record.redacted,
         "kept": None if record.kept is None else pack_kept(record.kept),
+        "response_fields": record.response_fields,
     }
 
 
@@ -182,7 +183,14 @@ TURNS: Table[TurnRecord] = Table(
         delivered="bool",
         response_store="bool",
     )
-    + _columns("0003", group_id="text", reasoning_tokens="int4", redacted="bool", kept="bytea"),
+    + _columns(
+        "0003",
+        group_id="text",
+        reasoning_tokens="int4",
+        redacted="bool",
+        kept="bytea",
+        response_fields="jsonb",
+    ),
     _turn,
 )
 

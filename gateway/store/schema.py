@@ -161,8 +161,10 @@ class Turn(Base):
     `delivered` is false where the client left before the end; `response_store` is the Responses
     API's `store`: whether the client may continue from the reply by its id. `group_id` names
     turns that answer the same task; a `redacted` turn is judged and never trained, and has no ids.
-    `kept` are the ids kept by top-k/top-p where the engine tells them. Once its time is over, the
-    words of a turn are emptied (`text_cleared`) and its ids (`tokens_cleared`); lengths stay.
+    `kept` are the ids kept by top-k/top-p where the engine tells them. `response_fields` is what
+    a response that is read by its id repeats of its request and no other column has. Once its
+    time is over, the words of a turn are emptied (`text_cleared`) and its ids (`tokens_cleared`);
+    lengths stay.
     """
 
     __tablename__ = "turns"
@@ -216,6 +218,7 @@ class Turn(Base):
     reasoning_tokens: Mapped[int] = mapped_column(server_default=text("0"))
     redacted: Mapped[bool] = mapped_column(server_default=text("false"))
     kept: Mapped[bytes | None]
+    response_fields: Mapped[dict[str, Any] | None]
     text_cleared: Mapped[bool] = mapped_column(server_default=text("false"))
     tokens_cleared: Mapped[bool] = mapped_column(server_default=text("false"))
     __table_args__ = (

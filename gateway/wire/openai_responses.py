@@ -29,6 +29,7 @@ from gateway.wire.responses_input import (
     references,
 )
 from gateway.wire.responses_output import Item, repeated
+from gateway.wire.responses_stored import to_store
 from gateway.wire.responses_tools import function_tools, in_chat_form
 from gateway.wire.sampling_fields import between, nucleus, reply_limit
 from gateway.wire.session_hints import group_in_body, session_in_body
@@ -109,6 +110,7 @@ class OpenAIResponses(OpenAIErrors):
             asked.reasoning.summary or asked.reasoning.generate_summary if asked.reasoning else None
         )
         media = MediaReader(self._media, limits)
+        said = _said(asked)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
@@ -128,10 +130,11 @@ class OpenAIResponses(OpenAIErrors):
             ),
             previous_turn=_previous(asked.previous_response_id) or last_turn(asked.input),
             store=asked.store is not False,
+            response_fields=None if asked.store is False else to_store(said, tools),
             echo={
                 "items": asked.input if references(asked.input) else None,
                 "media": media,
-                "response": _repeated(asked),
+                "response": repeated(said),
                 "summary": summary is not None,
                 "namespaces": namespaces,
             },
@@ -248,14 +251,14 @@ def _previous(id_: str | None) -> UUID | None:
     return turn_id
 
 
-def _repeated(asked: ResponseBody) -> dict[str, Any]:
-    """What the response repeats of the request, where the request says it."""
+def _said(asked: ResponseBody) -> dict[str, Any]:
+    """What the request says of the fields that its response repeats."""
     said = {
         name: value
         for name in (
             "instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
             "previous_response_id", "prompt_cache_key", "safety_identifier", "store",
-            "temperature", "tool_choice", "tools", "top_logprobs", "top_p", "user",
+            "temperature", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
         )
         if (value := getattr(asked, name)) is not None
     }  # fmt: skip
@@ -270,4 +273,4 @@ def _repeated(asked: ResponseBody) -> dict[str, Any]:
             said["text"]["verbosity"] = asked.text.verbosity
     for name, value in said.items():
         check_depth(value, name)
-    return repeated(said)
+    return said

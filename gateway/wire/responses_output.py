@@ -18,7 +18,8 @@ from gateway.records import (
 from gateway.wire.base import TokenLogprob
 from gateway.wire.responses_content import given, plain, result_of
 from gateway.wire.responses_ids import Prefix, input_id, output_id, response_id
-from gateway.wire.responses_tools import flat
+from gateway.wire.responses_stored import restored, told_usage
+from gateway.wire.responses_tools import flat, namespaces_of
 
 Item = dict[str, Any]
 
@@ -94,7 +95,30 @@ def repeated(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored_response(conversation: Conversation) -> dict[str, Any]:
-    """A stored turn as a response. What is not stored of the request has its default."""
+    """A stored turn as the response that it was."""
+    fields = conversation.response_fields
+    said = _columns(conversation) if fields is None else restored(fields, conversation.tools)
+    reasoning = said.get("reasoning") or {}
+    reason = conversation.finish_reason
+    return response_object(
+        conversation.turn_id,
+        conversation.created_at,
+        conversation.model,
+        repeated(said),
+        status=status_of(reason),
+        output=output_items(
+            conversation.turn_id,
+            reply_of(conversation.reply),
+            reason,
+            summary=reasoning.get("summary") is not None,
+            spaces=namespaces_of(said.get("tools") or ()),
+        ),
+        usage=told_usage(fields or {}, conversation.usage),
+    )
+
+
+def _columns(conversation: Conversation) -> dict[str, Any]:
+    """What there is of a request of which an earlier build stored no more."""
     sampling = conversation.sampling
     asked: dict[str, Any] = {
         "tools": [flat(tool) for tool in conversation.tools],
@@ -105,16 +129,7 @@ def stored_response(conversation: Conversation) -> dict[str, Any]:
             asked[name] = sampling[name]
     if len(conversation.turns) == 1 and (first := conversation.messages[0]).get(INSTRUCTIONS):
         asked["instructions"] = first["content"]
-    reason = conversation.finish_reason
-    return response_object(
-        conversation.turn_id,
-        conversation.created_at,
-        conversation.model,
-        repeated(asked),
-        status=status_of(reason),
-        output=output_items(conversation.turn_id, reply_of(conversation.reply), reason),
-        usage=conversation.usage,
-    )
+    return asked
 
 
 def output_items(

@@ -34,8 +34,7 @@ def function_tools(
     if len(tools) > MOST_TOOLS:
         raise invalid("tools", f"at most {MOST_TOOLS} tools are allowed", "array_above_max_length")
     functions: dict[str, Mapping[str, Any]] = {}
-    spaces: dict[str, str] = {}
-    grouped: list[tuple[str, Mapping[str, Any]]] = []
+    grouped: list[Mapping[str, Any]] = []
     for index, tool in enumerate(tools):
         at = f"tools[{index}]"
         kind = tool.get("type")
@@ -43,20 +42,29 @@ def function_tools(
             name = _name(tool, at)
             functions[name] = _function(tool, at)
         elif kind == "namespace":
-            space = _name(tool, at)
-            grouped += [(space, inner) for inner in _inner(tool, at)]
+            _name(tool, at)
+            grouped += _inner(tool, at)
         elif kind is None:
             raise missing(f"{at}.type")
         elif kind not in _LEFT_OUT and not str(kind).startswith(_VERSIONED):
             raise invalid(f"{at}.type", "supported values are 'function' and 'namespace'")
-    for space, inner in grouped:
-        name = inner["function"]["name"]
-        if name not in functions:
-            functions[name] = inner
-            spaces[name] = space
+    for inner in grouped:
+        functions.setdefault(inner["function"]["name"], inner)
     if len(functions) > MOST_TOOLS:
         raise invalid("tools", f"at most {MOST_TOOLS} tools are allowed", "array_above_max_length")
-    return tuple(functions.values()), spaces
+    return tuple(functions.values()), namespaces_of(tools)
+
+
+def namespaces_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The namespace of each function that has one; those without go before others of the name."""
+    own = {tool["name"] for tool in tools if tool.get("type") == "function"}
+    spaces: dict[str, str] = {}
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            for inner in tool.get("tools") or ():
+                if inner.get("type") == "function" and inner["name"] not in own:
+                    spaces.setdefault(inner["name"], tool["name"])
+    return spaces
 
 
 def in_chat_form(choice: str | Mapping[str, Any] | None) -> str | Mapping[str, Any] | None:

@@ -46,6 +46,7 @@ def upgrade() -> None:
     )
     op.add_column("turns", sa.Column("kept", sa.LargeBinary(), nullable=True))
     op.execute("ALTER TABLE turns ALTER COLUMN kept SET STORAGE EXTERNAL")
+    op.add_column("turns", sa.Column("response_fields", JSONB(), nullable=True))
     for name in ("text_cleared", "tokens_cleared"):
         op.add_column(
             "turns", sa.Column(name, sa.Boolean(), server_default=sa.text("false"), nullable=False)
@@ -176,6 +177,7 @@ def downgrade() -> None:
         "turns": (
             "tokens_cleared",
             "text_cleared",
+            "response_fields",
             "kept",
             "redacted",
             "reasoning_tokens",

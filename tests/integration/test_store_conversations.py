@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import DatabaseSettings
 from gateway.records import SAME_TOOLS, FinishReason, SessionRecord, TurnRecord, new_id
@@ -11,6 +12,7 @@ from gateway.store.conversations import ConversationStore
 from gateway.store.database import Database
 from gateway.store.writer import TurnWriter
 from tests import factories
+from tests.factories import digest
 
 DIALECT = "openai_responses"
 
@@ -77,6 +79,38 @@ async def test_tools_stand_where_they_were_offered_first(database: Database) -> 
     assert [each and each.tools for each in found] == [first, first, (), later, later]
 
 
+async def test_instructions_stand_where_they_were_new(database: Database) -> None:
+    """Heads say which turns had the same; `True` stands for those of another turn."""
+    session = factories.session()
+    first, later = digest("first"), digest("later")
+
+    def saying(text: str | bool, head: bytes, parent: TurnRecord | None = None) -> TurnRecord:
+        fields = {"instructions": text, "user": "u"}
+        return said(session, "x", parent, tools_hash=head, response_fields=fields)
+
+    told = {"role": "system", "content": "Be brief.", "instructions": True}
+    root = replace(saying(True, first), messages=(told, {"role": "user", "content": "x?"}))
+    # Other tools, the same instructions.
+    two = saying(True, first[:16] + later[16:], root)
+    three = saying("Be long. ", later, two)
+    four = saying(True, later, three)
+    five = saying(True, first, four)
+    # What it goes back to was not kept.
+    lost = saying(True, digest("lost"), five)
+    none = said(session, "x", five, tools_hash=first, response_fields={"user": "u"})
+    old = said(session, "x", five, tools_hash=first)
+    line = [root, two, three, four, five, lost, none, old]
+    await stored(database, session, *line)
+    store = ConversationStore(database)
+    found = [await store.find(session.tenant_id, turn.id, DIALECT) for turn in line]
+    texts = ["Be brief.", "Be brief.", "Be long. ", "Be long. ", "Be brief.", None]
+    assert [each and each.response_fields for each in found] == [
+        *({"instructions": text, "user": "u"} for text in texts),
+        {"user": "u"},
+        None,
+    ]
+
+
 async def test_what_may_not_be_read_is_not_there(database: Database) -> None:
     session, stranger = factories.session(), factories.session()
     open_, unkept = said(session, "open"), said(session, "unkept", response_store=False)
@@ -102,7 +136,7 @@ async def test_what_may_not_be_read_is_not_there(database: Database) -> None:
 
 async def test_a_turn_is_forgotten_once_by_its_tenant(database: Database) -> None:
     session = factories.session()
-    turn = said(session, "one")
+    turn = said(session, "one", response_fields={"user": "u"})
     follower = said(session, "two", turn)
     await stored(database, session, turn, follower)
     store = ConversationStore(database)
@@ -111,6 +145,8 @@ async def test_a_turn_is_forgotten_once_by_its_tenant(database: Database) -> Non
     assert await store.forget(session.tenant_id, turn.id, DIALECT)
     assert not await store.forget(session.tenant_id, turn.id, DIALECT)
     assert await store.find(session.tenant_id, turn.id, DIALECT) is None
+    sql = "SELECT response_fields FROM turns WHERE id = $1"
+    assert await database.fetchval(sql, turn.id) is None
     # What continued it is whole all the same.
     found = await store.find(session.tenant_id, follower.id, DIALECT)
     assert found is not None

@@ -21,6 +21,7 @@ from sqlalchemy.pool import NullPool
 from gateway.config import DatabaseSettings
 from gateway.errors import RevisionMismatch, StoreError, StoreUnavailable
 from gateway.records import Role
+from gateway.store.conversations import ConversationStore
 from gateway.store.database import REVISIONS, Database, migrate
 from gateway.store.keys import KeyStore
 from gateway.store.schema import Base
@@ -195,8 +196,14 @@ async def test_this_build_runs_on_the_revision_before_its_own(
     writer = await TurnWriter.open(database)
     one = session()
     new = {"group_id": "g", "reasoning_tokens": 1, "redacted": True}
+    new["response_fields"] = {"user": "u"}
     old = turn(one, **new)
     await writer.commit(one, old)
+    # What a client stored before can be read and forgotten.
+    conversations = ConversationStore(database)
+    found = await conversations.find(one.tenant_id, old.id, old.dialect)
+    assert (found.reply, found.response_fields) == (old.reply, None)
+    assert await conversations.forget(one.tenant_id, old.id, old.dialect)
     await migrate(empty_database_url)
     # It goes on with the old columns until it is started again.
     during = turn(one, old, **new)
@@ -208,14 +215,14 @@ async def test_this_build_runs_on_the_revision_before_its_own(
     await writer.commit(after, next_state(during, how="rolled_back"))
     await writer.close()
     rows = await database.fetch(
-        "SELECT t.id, group_id, reasoning_tokens, redacted, how"
+        "SELECT t.id, group_id, reasoning_tokens, redacted, response_fields::text, how"
         " FROM turns t LEFT JOIN next_states n ON n.turn_id = t.id"
     )
     await database.close()
     assert {tuple(row) for row in rows} == {
-        (old.id, None, 0, False, "continued"),
-        (during.id, None, 0, False, "rolled_back"),
-        (after.id, "g", 1, True, None),
+        (old.id, None, 0, False, None, "continued"),
+        (during.id, None, 0, False, None, "rolled_back"),
+        (after.id, "g", 1, True, '{"user": "u"}', None),
     }
 
 

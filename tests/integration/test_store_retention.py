@@ -125,19 +125,23 @@ async def store(database: Database) -> AsyncIterator[Store]:
 
 async def test_text_tokens_and_scores_go_each_at_their_time(store: Store) -> None:
     await store.tenant("one", text=1, tokens=3, scores=5)
-    newest, text, tokens, scores = [(await store.talk("one", ago))[0] for ago in (0.5, 2, 4, 6)]
+    fields = {"metadata": {"a": "b"}}
+    newest, text, tokens, scores = [
+        (await store.talk("one", ago, response_fields=fields))[0] for ago in (0.5, 2, 4, 6)
+    ]
     await store.train()
     assert await store.clear() == {"text": 3, "tokens": 2, "scores": 1}
 
     kept = await store.row("turns", newest)
     assert kept["messages"] == list(newest.messages)
     assert kept["prompt_ids"] != b""
+    assert kept["response_fields"] == fields
     assert (await store.row("feedback", newest))["text"] == "Good."
     assert (await store.row("judgements", newest))["hint"] == "do"
 
     one = await store.row("turns", text)
     assert (one["messages"], one["tools"], one["reply"]) == ([], [], {})
-    assert one["idempotency_key"] is None
+    assert (one["idempotency_key"], one["response_fields"]) == (None, None)
     assert text.chain_hash not in (one["chain_hash"], one["request_hash"])
     assert (await store.row("next_states", text))["messages"] == []
     assert (await store.row("feedback", text))["text"] == ""

@@ -77,13 +77,21 @@ async def test_what_tells_retries_apart_and_what_clients_echo_is_stored_once(wri
     database, writer = writing
     one = session()
     left = turn(one, idempotency_key="k\0", delivered=False, response_store=False)
-    called = turn(one, echoes=("call-b", "call-a"))
+    fields = {"metadata": {"a": "b\0"}, "temperature": 1.0, "instructions": True}
+    called = turn(one, echoes=("call-b", "call-a"), response_fields=fields)
     for _ in range(2):
         await writer.commit(one, left, called)
     row = await database.fetchrow(
         "SELECT idempotency_key, delivered, response_store FROM turns WHERE id = $1", left.id
     )
     assert tuple(row) == ("k\ufffd", False, False)
+    rows = await database.fetch("SELECT id, response_fields FROM turns")
+    assert {row["id"]: row["response_fields"] for row in rows} == {
+        left.id: None,
+        called.id: {**fields, "metadata": {"a": "b\ufffd"}},
+    }
+    # It is nothing, not the word null of JSON.
+    assert await database.fetchval("SELECT count(response_fields) FROM turns") == 1
     rows = await database.fetch("SELECT tenant_id, id, turn_id FROM echoes ORDER BY id")
     assert [tuple(row) for row in rows] == [
         (one.tenant_id, "call-a", called.id),

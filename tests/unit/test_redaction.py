@@ -167,6 +167,33 @@ async def test_calls_stay_json_and_sampling_is_looked_at() -> None:
     assert found.sampling == Sampling(stop=(gap,), grammar={"json": {"const": gap}})
 
 
+async def test_what_a_response_repeats_is_searched_and_leaves_the_ids() -> None:
+    id_ = f"resp_{'0' * 32}"
+    fields = {
+        "metadata": {"type": "a@b.org", "a@b.org": "x"},
+        "user": "a@b.org",
+        "instructions": True,
+        "previous_response_id": id_,
+        "usage": [4111111111111111, 1],
+        "tools": [["f", {"strict": True}], {"type": "mcp", "headers": {"to": "a@b.org"}}],
+    }
+    one = turn(session(), response_fields=fields)
+    found = await REDACTOR.of_turn(request(), one)
+    gap = "[redacted:email]"
+    assert found.response_fields == {
+        "metadata": {"type": gap, gap: "x"},
+        "user": gap,
+        "instructions": True,
+        "previous_response_id": id_,
+        "usage": [4111111111111111, 1],
+        "tools": [["f", {"strict": True}], {"type": "mcp", "headers": {"to": gap}}],
+    }
+    assert replace(found, response_fields=fields) == one
+    # Where the prompt shows some of it as well, the ids go as ever.
+    found = await REDACTOR.of_turn(request("I am a@b.org"), one)
+    assert (found.redacted, found.sampled_ids, found.response_fields["user"]) == (True, (), gap)
+
+
 async def test_media_are_left_alone() -> None:
     part = {
         "type": "image_url",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -64,7 +65,11 @@ def test_json_that_postgres_cannot_hold_is_found_and_scrubbed():
 
 def test_records_survive_the_spool():
     one = session(external_id="naïve", client="agent/1")
-    first = turn(one, sampling=Sampling(temperature=0.7, logit_bias={5: -1.5}, stop=("a", "b")))
+    first = turn(
+        one,
+        sampling=Sampling(temperature=0.7, logit_bias={5: -1.5}, stop=("a", "b")),
+        response_fields={"metadata": {"a": "é"}, "tools": [["f", {"strict": None}]]},
+    )
     state = next_state(first, judge=False)
     said = FeedbackRecord(
         id=new_id(), tenant_id=one.tenant_id, turn_id=first.id, score=1.0, text="good"
@@ -83,6 +88,15 @@ def test_records_survive_the_spool():
         first.sampling,
         first.chain_hash,
     )
+    assert back.response_fields == {"metadata": {"a": "é"}, "tools": [["f", {"strict": None}]]}
+
+
+def test_a_frame_of_an_earlier_build_says_no_more_than_it_did():
+    first = turn(session(), response_fields={"user": "u"})
+    [(name, fields)] = msgspec.msgpack.decode(encode([first]))
+    del fields["response_fields"]
+    [found] = decode(msgspec.msgpack.encode([(name, fields)]))
+    assert (found.id, found.response_fields) == (first.id, None)
 
 
 def test_arrays_survive_the_spool_and_other_objects_are_refused():
