@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import ClassVar
+from urllib.parse import parse_qs
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.auth import authenticate
 from gateway.api.direct_cycle import direct_of
 from gateway.api.exchange import ClientLeft, Exchange, client_request_id
 from gateway.api.services import Services
-from gateway.errors import ModelNotFound, NextstateError
+from gateway.errors import InvalidRequest, NextstateError
 from gateway.records import new_id
 from gateway.telemetry import get_logger, request_context
 from gateway.wire.base import Dialect
@@ -23,6 +23,7 @@ log = get_logger(__name__)
 
 #: Nobody is there to be told; nginx's word for it, for the log.
 _CLIENT_LEFT = 499
+_QUERY_FIELDS = 100
 
 
 class Endpoint(ABC):
@@ -59,45 +60,32 @@ class Endpoint(ABC):
                 await self._fail(exchange, NextstateError("unexpected"))
             finally:
                 self.services.metrics.answered(
-                    self.dialect.name,
+                    self.dialect_of(headers).name,
                     self.operation,
                     _CLIENT_LEFT if exchange.status is None else exchange.status,
                     time.perf_counter() - clock,
                 )
 
+    def dialect_of(self, headers: Mapping[str, str]) -> Dialect:  # noqa: ARG002 - where there is but one
+        """The dialect that a request is of."""
+        return self.dialect
+
     @abstractmethod
     async def _answer(self, exchange: Exchange, scope: Scope) -> None: ...
 
     async def _fail(self, exchange: Exchange, error: NextstateError) -> None:
-        status, headers, body = self.dialect.error(error, exchange.request_id)
+        dialect = self.dialect_of(exchange.headers)
+        status, headers, body = dialect.error(error, exchange.request_id)
         level = log.info if status < HTTPStatus.INTERNAL_SERVER_ERROR else log.warning
         level("refused", status=status, error=type(error).__name__, why=error.message)
         if not exchange.begun:
             await exchange.answer(status, body, headers)
 
 
-class Models(Endpoint):
-    """The policy under its own name and those aliases that are names."""
-
-    async def _answer(self, exchange: Exchange, scope: Scope) -> None:
-        await authenticate(self.services.keys, exchange.headers)
-        model = self.services.settings.model
-        wanted = scope["path_params"].get("model")
-        if wanted is not None:
-            if not served(self.services, wanted):
-                raise ModelNotFound(wanted)
-            body: object = _card(wanted)
-        else:
-            names = [model.name, *(name for name in model.aliases if name != "*")]
-            body = {"object": "list", "data": [_card(name) for name in names]}
-        await exchange.answer(HTTPStatus.OK, msgspec.json.encode(body))
-
-
-def served(services: Services, model: str) -> bool:
-    """Whether a model's name, or an alias, or the alias `*`, means the policy."""
-    named = services.settings.model
-    return model == named.name or model in named.aliases or "*" in named.aliases
-
-
-def _card(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "nextstate"}
+def query_of(scope: Scope) -> dict[str, str]:
+    """The last value of each name in a query. Raises InvalidRequest for one with too many."""
+    try:
+        parsed = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=_QUERY_FIELDS)
+    except ValueError:
+        raise InvalidRequest(f"At most {_QUERY_FIELDS} fields of a query are read.") from None
+    return {name: values[-1] for name, values in parsed.items()}

@@ -114,7 +114,7 @@ def _of_no_route(request: Request, status: int) -> Response:
         error = NotFound(f"There is no such URL: {asked}.", code="unknown_url")
         error.kind = "invalid_request_error"
     request_id = new_id()
-    if request.url.path.startswith("/v1/messages"):
+    if request.url.path.startswith("/v1/messages") or "anthropic-version" in request.headers:
         _, _, body = anthropic_errors.answer(error, request_id)
     else:
         body = error_body(error)

@@ -9,10 +9,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from gateway.api.auth import authenticate
-from gateway.api.endpoint import Endpoint, Models, served
+from gateway.api.endpoint import Endpoint
 from gateway.api.exchange import Exchange
 from gateway.api.limits import Admission
 from gateway.api.logprobs import shown
+from gateway.api.models import Models, served
 from gateway.api.opt_out import opted_out
 from gateway.api.served_headers import served_headers
 from gateway.api.services import Services
@@ -31,12 +32,13 @@ from gateway.wire.openai_chat import OpenAIChat
 def routes(services: Services) -> list[BaseRoute]:
     """One endpoint a dialect, and the list of models."""
     chat, messages = OpenAIChat(services.media), AnthropicMessages(services.media)
+    models = Models(services, chat, messages)
     return [
         Route("/v1/chat/completions", Inference(services, chat), methods=["POST"]),
         Route("/v1/messages", Inference(services, messages), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCount(services, messages), methods=["POST"]),
-        Route("/v1/models", Models(services, chat), methods=["GET"]),
-        Route("/v1/models/{model:path}", Models(services, chat), methods=["GET"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{model:path}", models, methods=["GET"]),
     ]
 
 

@@ -9,9 +9,10 @@ import msgspec
 from starlette.types import Scope
 
 from gateway.api.auth import authenticate
-from gateway.api.endpoint import Endpoint, served
+from gateway.api.endpoint import Endpoint
 from gateway.api.exchange import Exchange
 from gateway.api.limits import Admission
+from gateway.api.models import served
 from gateway.api.services import Services
 from gateway.errors import ModelNotFound, PermissionDenied
 from gateway.records import Role, media_of

@@ -253,3 +253,42 @@ async def test_an_alias_is_the_policy_and_another_name_is_not(
             assert answer.status == status
             if status == 200:
                 assert (await answer.json())["id"] == name
+
+
+async def test_clients_of_the_messages_api_get_their_own_form_of_models(named: Gateway) -> None:
+    headers = {"x-api-key": named.keys.agent, "anthropic-version": "2023-06-01"}
+    async with aiohttp.ClientSession(named.url, headers=headers) as http:
+
+        async def read(path: str, status: int = 200, **more: Any) -> Any:
+            async with http.get(f"/v1/models{path}", **more) as answer:
+                found = await answer.json()
+                assert answer.status == status, found
+                if status != 200:
+                    assert answer.headers["request-id"] == found["request_id"]
+                    assert (found["type"], found["error"].keys()) == ("error", {"type", "message"})
+                return found
+
+        listed = await read("")
+        assert [card["id"] for card in listed["data"]] == ["tiny", *NAMED]
+        assert (listed["first_id"], listed["last_id"]) == ("tiny", NAMED[-1])
+        assert listed["has_more"] is False
+        page = await read("?limit=1&after_id=tiny")
+        assert ([card["id"] for card in page["data"]], page["has_more"]) == ([NAMED[0]], True)
+        card = await read(f"/{NAMED[2]}")
+        assert card == listed["data"][3]
+        assert (card["type"], card["display_name"]) == ("model", NAMED[2])
+        gone = await read("/gpt-5", 404)
+        assert gone["error"]["type"] == "not_found_error"
+        assert gone["error"]["message"].startswith("model: ")
+        unknown = await read("", 401, headers={"x-api-key": "wrong"})
+        assert unknown["error"]["type"] == "authentication_error"
+        wrong = await read("?limit=0", 400)
+        assert wrong["error"]["type"] == "invalid_request_error"
+        many = "&".join(f"a{number}=1" for number in range(101))
+        assert (await read(f"?{many}", 400))["error"]["type"] == "invalid_request_error"
+        async with http.post("/v1/models", json={}) as answer:
+            assert answer.status == 405
+            assert (await answer.json())["error"]["type"] == "invalid_request_error"
+        async with http.get("/v1/nothing") as answer:
+            assert answer.status == 404
+            assert (await answer.json())["error"]["type"] == "not_found_error"
