@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.api import (
     admin,
     admin_actions,
+    admin_engines,
     admin_keys,
     admin_learning,
     admin_pauses,
@@ -95,6 +96,7 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(admin_tenants.routes(services))
     app.include_router(admin_rules.routes(services))
     app.include_router(admin_pauses.routes(services))
+    app.include_router(admin_engines.routes(services))
     app.include_router(admin_actions.routes(services))
     app.include_router(admin_transfer.routes(services))
     app.include_router(admin_privacy.routes(services))

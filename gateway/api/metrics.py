@@ -61,10 +61,22 @@ class ServingState(Collector):
 
     def collect(self) -> Iterable[Metric]:
         pool, writer = self._services.pool, self._services.writer
-        ready = GaugeMetricFamily("nextstate_gateway_ready", "1 where some engine answers.")
+        ready = GaugeMetricFamily(
+            "nextstate_gateway_ready", "1 where some engine answers that is not drained."
+        )
         ready.add_metric((), pool.ready)
         up = GaugeMetricFamily(
             "nextstate_engine_up", "1 where the engine answers.", labels=("engine",)
+        )
+        draining = GaugeMetricFamily(
+            "nextstate_engine_draining",
+            "1 where an operator has the engine drained: it gets no new request.",
+            labels=("engine",),
+        )
+        there = GaugeMetricFamily(
+            "nextstate_engine_in_flight",
+            "Generations of this gateway that run now at the engine.",
+            labels=("engine",),
         )
         running = GaugeMetricFamily(
             "nextstate_engine_requests", "Requests at the engine.", labels=("engine", "state")
@@ -82,6 +94,8 @@ class ServingState(Collector):
         for engine in pool.describe():
             name = engine["name"]
             up.add_metric((name,), engine["healthy"])
+            draining.add_metric((name,), engine["draining"])
+            there.add_metric((name,), engine["requests"])
             failing.add_metric((name,), len(engine["failing"]))
             for state in ("running", "queued"):
                 if engine[state] is not None:
@@ -108,7 +122,8 @@ class ServingState(Collector):
             "nextstate_freshness_max_lag", "Versions that a sample may be behind."
         )
         bound.add_metric((), self._services.settings.freshness.max_lag)
-        return [ready, up, running, serving, failing, flight, away, spooled, dropped, bound]
+        engines = [up, draining, there, running, serving, failing]
+        return [ready, *engines, flight, away, spooled, dropped, bound]
 
 
 class StoreState(Collector):

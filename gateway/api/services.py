@@ -26,6 +26,7 @@ from gateway.store.admission import AdmissionStore
 from gateway.store.awareness import AwarenessFollower
 from gateway.store.conversations import ConversationStore
 from gateway.store.database import Database
+from gateway.store.drains import DrainFollower
 from gateway.store.erasure import CHANNEL as ERASED
 from gateway.store.idle import close_idle_sessions
 from gateway.store.keys import KeyStore
@@ -63,6 +64,7 @@ class Services:
     awareness: Awareness
     rules: AwarenessFollower
     pauses: PauseFollower
+    drains: DrainFollower
     tenants: TenantStore
     admin: AdminReads
     conversations: ConversationStore
@@ -176,6 +178,11 @@ class Services:
             ),
         )
         stack.push_async_callback(self.pool.close)
+        self.drains = DrainFollower(
+            self.database, changed=lambda: self.pool.drain(self.drains.current.engines)
+        )
+        await self.drains.refresh()
+        self._task(self.drains.run())
         self._task(self.pool.follow())
         await stack.enter_async_context(
             Heartbeat(self.database, "gateway", self._report, worker_id=self.worker_id)

@@ -16,7 +16,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from gateway.cli import config, erase, explain, keys, policy, retention
+from gateway.cli import config, engine, erase, explain, keys, policy, retention
 from gateway.cli.database import on_database
 from gateway.cli.doctor import doctor
 from gateway.cli.terminal import fail, local_settings, logs_aside, progress, say
@@ -36,6 +36,7 @@ app = typer.Typer(
 app.add_typer(keys.app, name="keys")
 app.add_typer(config.app, name="config")
 app.add_typer(policy.app, name="policy")
+app.add_typer(engine.app, name="engine")
 app.add_typer(erase.app, name="erase")
 app.add_typer(retention.app, name="retention")
 app.command("explain")(explain.explain)

@@ -23,16 +23,17 @@ Written by `python -m gateway.cli.reference` from the OpenAPI document, which a 
 
 An admin key reads and changes what is its tenant's. Keys of the operators' tenant \
 (`gateway.operators`, `default` unless set) also make tenants, try and change the rules of \
-classification, and manage the keys of any tenant by `tenant_id`; they read no other tenant's \
-conversations. A lineage is its tenant's to promote, roll back, pin and pause while no valid key \
-of another tenant names it; what several use, operators alone move (403 else).
+classification, drain engines, and manage the keys of any tenant by `tenant_id`; they read no \
+other tenant's conversations. A lineage is its tenant's to promote, roll back, pin and pause while \
+no valid key of another tenant names it; what several use, operators alone move (403 else).
 
 Lists come in pages: `next` of one is the `cursor` of the one after it. Answers to GET have an \
 `ETag`; with `If-None-Match` what has not changed is a 304, with `If-Match` a change is made only \
 to what was seen (412 else). What makes something new (`POST /keys`, `/keys/{key_id}/rotate`, \
 `/tenants`, all that judges again) takes an `Idempotency-Key`: sent again within a day, the same \
 request makes nothing new and is answered with what was made, without a secret; another request \
-under that name is a 409. All other changes are the same however often they are sent. Errors are \
+under that name is a 409. Draining and resuming an engine take one too, so that what is sent again \
+late undoes nothing. All other changes are the same however often they are sent. Errors are \
 `application/problem+json` (RFC 9457), under `/v1` those of the dialect. Times are seconds since \
 the epoch. Every change leaves an entry at `/admin/v1/audit`, and a key that is revoked, expired \
 or changed is treated so everywhere within 5 s.
@@ -62,6 +63,7 @@ admin -X POST "$api/policies/0/pin?reason=release"
 admin -X POST "$api/policies/0/unpin"
 admin -X POST "$api/capture/pause?reason=maintenance"
 admin -X POST "$api/capture/resume"
+admin "$api/engines"
 admin -X POST "$api/turns/$TURN_ID/rejudge"
 admin -X POST "$api/sessions/$SESSION_ID/close"
 admin "$api/export?ids=true" > turns.jsonl
@@ -79,6 +81,7 @@ _TITLES = {
     "learning": "Learning",
     "actions": "Actions",
     "pauses": "Pauses",
+    "engines": "Engines",
     "rules": "Rules of classification",
     "keys": "Keys",
     "tenants": "Tenants",

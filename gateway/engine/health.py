@@ -1,4 +1,4 @@
-"""Whether an engine answers."""
+"""Whether an engine answers, and whether an operator has it drained."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Health:
     def __init__(self, engine: Answers) -> None:
         self._asked = engine
         self.healthy = False
+        #: No new request is to go there.
+        self.draining = False
         self.status: EngineStatus | None = None
         self.error: str | None = None
         self.wake = asyncio.Event()
@@ -36,6 +38,13 @@ class Health:
     @property
     def name(self) -> str:
         return self._asked.name
+
+    def drain(self, draining: bool) -> None:
+        """Whether the engine is to get no new request. What runs there ends there."""
+        if draining != self.draining:
+            self.draining = draining
+            log.info("engine_draining" if draining else "engine_resumed", engine=self.name)
+            self.wake.set()
 
     async def look(self) -> EngineStatus | None:
         """The engine's status, None where there is none."""

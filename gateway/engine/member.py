@@ -9,6 +9,9 @@ An engine that says that it takes no adapters is given none, and serves no linea
 Whole weights take the place of those before them. While somebody replaces them nothing is said of
 the engine; afterwards it serves what it reports where that is live, or is coming and was proved
 here, and is brought to the live version where it is not.
+
+An engine that drains is looked at and brought to the live version like any other, so that it may
+serve from the moment it is resumed.
 """
 
 from __future__ import annotations
@@ -221,6 +224,7 @@ class Member(Health):
         return {
             "name": self.name,
             "healthy": self.healthy,
+            "draining": self.draining,
             "error": self.error,
             "model": status.model if status else None,
             "running": status.running if status else None,

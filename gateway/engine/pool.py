@@ -3,7 +3,7 @@
 One task an engine follows the live versions, so that a dead engine delays no other. A session
 stays on one engine (rendezvous hashing), whose prefix cache knows it, and with a canary or without.
 New requests keep off an engine whose whole weights are being replaced, and wait where there is no
-other.
+other. They keep off one that an operator has drained, and are refused where there is no other.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ log = get_logger(__name__)
 #: Postgres cannot say so.
 _LONGEST_MOVE_S = 60.0
 
+_NOT_LOADED = "has not loaded the live version"
+
 #: What is to be served of every lineage.
 Live = Callable[[], Awaitable[Mapping[UUID, Served]]]
 
@@ -80,7 +82,8 @@ class EnginePool:
         self._wanted: dict[UUID, Served] = {}
         self._poked = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._in_flight: Counter[tuple[UUID, int]] = Counter()
+        #: By lineage, version and the name of an engine.
+        self._in_flight: Counter[tuple[UUID, int, str]] = Counter()
 
     @property
     def engines(self) -> list[Engine]:
@@ -88,8 +91,8 @@ class EnginePool:
 
     @property
     def ready(self) -> bool:
-        """Whether some engine answers."""
-        return any(member.healthy for member in self._members) or self.texts.ready
+        """Whether some engine answers that is not drained."""
+        return any(m.healthy and not m.draining for m in self._members) or self.texts.ready
 
     def text_only(self, lineage_id: UUID) -> bool:
         """Whether only an engine without token ids can serve a lineage now.
@@ -112,14 +115,26 @@ class EnginePool:
         return max(told, default=0)
 
     def describe(self) -> list[dict[str, Any]]:
-        return [*(member.describe() for member in self._members), *self.texts.describe()]
+        """Each engine, with the `requests` that run there now."""
+        requests: Counter[str] = Counter()
+        for (_, _, name), count in self._in_flight.items():
+            requests[name] += count
+        members = (one.describe() | {"requests": requests[one.name]} for one in self._members)
+        return [*members, *self.texts.describe()]
+
+    def drain(self, engines: Collection[str]) -> None:
+        """Send no new request to engines of these names, and again to all others."""
+        for member in self._members:
+            member.drain(member.name in engines)
+        self.texts.drain(engines)
 
     def in_flight(self) -> dict[str, dict[int, int]]:
         """Requests now running, by lineage (hex) and version. A version in use is not unloaded."""
         counts: dict[str, dict[int, int]] = {}
-        for (lineage_id, version), count in self._in_flight.items():
+        for (lineage_id, version, _), count in self._in_flight.items():
             if count:
-                counts.setdefault(lineage_id.hex, {})[version] = count
+                versions = counts.setdefault(lineage_id.hex, {})
+                versions[version] = versions.get(version, 0) + count
         return counts
 
     # Following
@@ -215,6 +230,7 @@ class EnginePool:
             (member, canary)
             for member in self._members
             if member.healthy
+            and not member.draining
             and member.trying.get(lineage_id) == canary
             and member.name not in exclude
         ]
@@ -225,7 +241,10 @@ class EnginePool:
         ready = [
             (member, member.serving[lineage_id])
             for member in self._members
-            if member.healthy and lineage_id in member.serving and member.name not in exclude
+            if member.healthy
+            and not member.draining
+            and lineage_id in member.serving
+            and member.name not in exclude
         ]
         if not ready:
             raise EngineUnavailable(self._why_none(), engine="pool")
@@ -243,8 +262,8 @@ class EnginePool:
         if not self._members:
             return "no engine is configured"
         states = "; ".join(
-            f"{member.name}: {member.error or 'has not loaded the live version'}"
-            for member in self._members
+            f"{one.name}: {'is draining' if one.draining else one.error or _NOT_LOADED}"
+            for one in self._members
         )
         return f"no engine can serve this now ({states})"
 
@@ -254,15 +273,15 @@ class EnginePool:
     ) -> AsyncIterator[tuple[Engine, PolicyRef]]:
         """`choose`, with the version counted as in use until the block ends."""
         engine, policy = self.choose(lineage_id, session_key, exclude)
-        release = self.hold(policy)
+        release = self.hold(policy, engine.name)
         try:
             yield engine, policy
         finally:
             release()
 
-    def hold(self, policy: PolicyRef) -> Callable[[], None]:
-        """Count a use of a version; the function returned ends it, once."""
-        key, held = (policy.lineage_id, policy.version), [True]
+    def hold(self, policy: PolicyRef, engine: str) -> Callable[[], None]:
+        """Count a use of a version at an engine; the function returned ends it, once."""
+        key, held = (policy.lineage_id, policy.version, engine), [True]
         self._in_flight[key] += 1
 
         def release() -> None:
@@ -316,19 +335,21 @@ class EnginePool:
         return self.choose(lineage_id, session_key)
 
     def _serves(self, lineage_id: UUID) -> bool:
-        return any(m.healthy and lineage_id in m.serving for m in self._members)
+        return any(m.healthy and not m.draining and lineage_id in m.serving for m in self._members)
 
     def _all_moving(self, lineage_id: UUID) -> bool:
         """Whether whole weights are being replaced at every engine that serves a lineage."""
         if not self._moving:
             return False
-        able = [m for m in self._members if m.healthy and lineage_id in m.serving]
+        able = [
+            m for m in self._members if m.healthy and not m.draining and lineage_id in m.serving
+        ]
         return bool(able) and all(member.name in self._moving for member in able)
 
     def _may_serve_soon(self, lineage_id: UUID) -> bool:
         served = self._wanted.get(lineage_id)
         live = served.live if served is not None else None
-        return any(member.may_serve_soon(live) for member in self._members)
+        return any(not one.draining and one.may_serve_soon(live) for one in self._members)
 
     async def _looked_at(self, names: Collection[str]) -> None:
         """Wait until the engines of these names have been looked at anew."""

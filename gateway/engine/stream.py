@@ -33,7 +33,7 @@ class Source(Protocol):
         """The engine for the next attempt. Raises `last` where nothing is left to try."""
         ...
 
-    def hold(self, policy: PolicyRef) -> Callable[[], None]: ...
+    def hold(self, policy: PolicyRef, engine: str) -> Callable[[], None]: ...
 
     def doubt(self, engine: Engine) -> None: ...
 
@@ -103,7 +103,7 @@ class Stream:
         if attempt:
             # The engine may still know the id of the attempt that failed.
             generation = replace(generation, rid=f"{generation.rid}-{attempt}")
-        self._release = self._source.hold(policy)
+        self._release = self._source.hold(policy, engine.name)
         self._chunks = engine.generate(generation)
         try:
             self._first = await anext(self._chunks)

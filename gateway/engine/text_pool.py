@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -25,28 +26,44 @@ class TextPool:
     ) -> None:
         self._engines = {engine.name: engine for engine in engines}
         self._health = {engine.name: Health(engine) for engine in engines}
+        #: Replies that run, by the names of engines.
+        self._in_flight: Counter[str] = Counter()
         self._retries = retries
         self._poll_s = poll_s
 
     @property
     def ready(self) -> bool:
-        """Whether some engine answers."""
-        return any(health.healthy for health in self._health.values())
+        """Whether some engine answers that is not drained."""
+        return any(one.healthy and not one.draining for one in self._health.values())
 
     def describe(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": health.name,
                 "healthy": health.healthy,
+                "draining": health.draining,
                 "error": health.error,
                 "model": health.status.model if health.status else None,
                 "running": None,
                 "queued": None,
                 "serving": {},
                 "failing": {},
+                "requests": self._in_flight[health.name],
             }
             for health in self._health.values()
         ]
+
+    def drain(self, engines: Collection[str]) -> None:
+        """Send no new request to engines of these names, and again to all others."""
+        for health in self._health.values():
+            health.drain(health.name in engines)
+
+    def hold(self, engine: str) -> None:
+        """Count a reply that begins at an engine, until it is released."""
+        self._in_flight[engine] += 1
+
+    def release(self, engine: str) -> None:
+        self._in_flight[engine] -= 1
 
     async def follow(self) -> None:
         """Look at every engine, until cancelled."""
@@ -76,7 +93,10 @@ class TextPool:
         names = [
             name
             for name, health in self._health.items()
-            if health.healthy and name not in exclude and self._engines[name].takes(media)
+            if health.healthy
+            and not health.draining
+            and name not in exclude
+            and self._engines[name].takes(media)
         ]
         if not names:
             raise EngineUnavailable("no engine can serve this now", engine="pool")
@@ -120,6 +140,7 @@ class TextStream:
         self._engine: TextEngine | None = None
         self._chunks: AsyncGenerator[TextChunk, None] | None = None
         self._first: TextChunk | None = None
+        self._held: str | None = None
 
     @property
     def started(self) -> bool:
@@ -154,6 +175,8 @@ class TextStream:
         raise last
 
     async def _attempt(self, engine: TextEngine) -> None:
+        self._held = engine.name
+        self._pool.hold(engine.name)
         self._chunks = engine.generate(self._request)
         try:
             self._first = await anext(self._chunks)
@@ -175,5 +198,10 @@ class TextStream:
     async def aclose(self) -> None:
         """Abort what still runs. Closing twice is no error."""
         chunks, self._chunks = self._chunks, None
-        if chunks is not None:
-            await chunks.aclose()
+        held, self._held = self._held, None
+        try:
+            if chunks is not None:
+                await chunks.aclose()
+        finally:
+            if held is not None:
+                self._pool.release(held)

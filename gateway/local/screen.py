@@ -54,10 +54,13 @@ def _engines(gateway: Found) -> Table:
     table = _table(title, "engine", "state", "running", "queued", "versions")
     for engine in gateway.get("engines", []):
         healthy = engine.get("healthy")
-        state = Text(
-            "ready" if healthy else str(engine.get("error") or "not ready"),
-            style="green" if healthy else "red",
-        )
+        if engine.get("draining"):
+            state = Text(f"draining, {engine.get('requests', 0)} left", style="yellow")
+        else:
+            state = Text(
+                "ready" if healthy else str(engine.get("error") or "not ready"),
+                style="green" if healthy else "red",
+            )
         versions = ", ".join(f"v{version}" for version in engine.get("serving", {}).values())
         counts = (str(engine.get("running", "")), str(engine.get("queued", "")))
         table.add_row(Text(str(engine.get("name", ""))), state, *counts, versions)

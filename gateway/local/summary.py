@@ -81,6 +81,12 @@ def _serving(gateway: Found | None, url: str) -> list[str]:
         said.append("the gateway is about to end: it serves on, and is not ready")
     elif gateway["status"] != "ready":
         said.append("nothing is served: no engine is ready")
+    said += [
+        f"{engine['name']} drains: it gets no new request, and {engine['requests']} of this "
+        "gateway's still run on it"
+        for engine in gateway.get("engines", ())
+        if engine.get("draining")
+    ]
     if gateway.get("spooling"):
         said.append("Postgres is away from the gateway: turns wait in its spool")
     return said

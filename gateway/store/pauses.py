@@ -6,8 +6,6 @@ One setting in Postgres, which every process follows: it is told of a change, an
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,18 +13,13 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from gateway.errors import Conflict, StoreError
+from gateway.errors import Conflict
 from gateway.store.changes import Change
 from gateway.store.database import Database
-from gateway.store.settings import SETTINGS_CHANNEL, SettingStore
-from gateway.telemetry import get_logger
-
-log = get_logger(__name__)
+from gateway.store.setting_follower import LOOK_S, SettingFollower
+from gateway.store.settings import SettingStore
 
 PAUSES = "pauses"
-LOOK_S = 5.0
 #: Others may change the setting meanwhile.
 _TRIES = 8
 
@@ -130,11 +123,8 @@ class PauseStore:
         raise Conflict("Others are pausing and resuming at this moment: try again.")
 
 
-class PauseFollower:
-    """Keeps `current` as Postgres says; while it is away, as it said last.
-
-    `changed` is called where that differs from before.
-    """
+class PauseFollower(SettingFollower[Pauses]):
+    """Keeps `current` as Postgres says; `changed` is called where that differs from before."""
 
     def __init__(
         self,
@@ -142,37 +132,7 @@ class PauseFollower:
         look_s: float = LOOK_S,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._database, self._look_s, self._changed = database, look_s, changed
-        self._store = PauseStore(database)
-        self._told = asyncio.Event()
-        self.current = read_pauses({})
-
-    async def refresh(self) -> None:
-        """Read once. An outage of Postgres leaves what is known."""
-        try:
-            found = await self._store.read()
-        except (StoreError, asyncpg.PostgresError) as error:
-            log.warning("pauses_not_read", error=type(error).__name__)
-            return
-        if found.entries != self.current.entries:
-            self.current = found
-            log.info("pauses_changed", **found.counts())
-            self._changed()
-
-    async def run(self) -> None:
-        """Follow until cancelled."""
-        await self._database.listen(SETTINGS_CHANNEL, self._announced)
-        while True:
-            self._told.clear()
-            await self.refresh()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._look_s):
-                    await self._told.wait()
+        super().__init__(database, PAUSES, read_pauses, look_s=look_s, changed=changed)
 
     def is_paused(self, what: Paused, subject: UUID) -> bool:
         return subject in self.current.of(what)
-
-    def _announced(self, name: str) -> None:
-        # Nothing is named where announcements may have been missed.
-        if name in (PAUSES, ""):
-            self._told.set()

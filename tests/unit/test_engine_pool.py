@@ -13,6 +13,7 @@ from gateway.config import EngineSettings
 from gateway.engine.movers import Alone, Movers
 from gateway.engine.pool import EnginePool
 from gateway.engine.sglang import SglangEngine
+from gateway.engine.text_pool import TextPool
 from gateway.errors import (
     EngineOverloaded,
     EngineRejected,
@@ -62,6 +63,7 @@ async def followed(
     patience_s: float = 2.0,
     poll_s: float = 0.05,
     movers: Movers | None = None,
+    texts: TextPool | None = None,
 ) -> AsyncIterator[EnginePool]:
     pool = EnginePool(
         [client(url, f"e{number}") for number, url in enumerate(urls)],
@@ -69,6 +71,7 @@ async def followed(
         poll_s=poll_s,
         patience_s=patience_s,
         movers=movers,
+        texts=texts,
     )
     task = asyncio.create_task(pool.follow())
     try:

@@ -72,6 +72,18 @@ def found(**changes: Any) -> dict[str, Any]:
             {"gateway": {"status": "draining"}},
             ["the gateway is about to end: it serves on, and is not ready"],
         ),
+        (
+            {
+                "gateway": {
+                    "status": "ready",
+                    "engines": [
+                        {"name": "a", "draining": True, "requests": 2},
+                        {"name": "b", "draining": False, "requests": 1},
+                    ],
+                }
+            },
+            ["a drains: it gets no new request, and 2 of this gateway's still run on it"],
+        ),
         ({"turns": 0}, ["nothing is captured: no turn has been served to a key that captures"]),
         ({"main": 0}, ["nothing is judged: no turn is of a main line"]),
         (
@@ -107,6 +119,21 @@ def test_what_keeps_turns_from_their_end_is_said(changes: dict[str, Any], said: 
 def test_an_absent_database_is_told_with_its_reason():
     absent = {**found(), "store": None, "funnel": None}
     assert notes(absent, SETTINGS, "no route") == ["the database cannot be read: no route"]
+
+
+def test_an_engine_that_drains_is_shown_with_what_it_has_left():
+    console = Console(width=120, record=True, file=io.StringIO())
+    engines = [
+        {
+            "name": name, "healthy": True, "error": None, "running": 3, "queued": 0,
+            "serving": {"x": 4}, "draining": name == "a", "requests": 2,
+        }
+        for name in ("a", "b")
+    ]  # fmt: skip
+    console.print(screen({**found(gateway={"status": "ready", "engines": engines}), "notes": []}))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["a", "draining,", "2", "left", "3", "0", "v4"] in lines
+    assert ["b", "ready", "3", "0", "v4"] in lines
 
 
 def test_every_process_is_shown_with_what_it_runs_on():

@@ -15,6 +15,8 @@ from gateway.api.shapes.learning import (
 from gateway.api.shapes.operating import (
     Audit,
     Classified,
+    Engine,
+    Engines,
     Imported,
     Pauses,
     Queued,
@@ -30,6 +32,8 @@ __all__ = [
     "Audit",
     "Classified",
     "Closed",
+    "Engine",
+    "Engines",
     "Events",
     "Explained",
     "FullTurn",

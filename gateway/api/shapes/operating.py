@@ -73,6 +73,38 @@ class Pauses(Shape):
     items: list[Pause]
 
 
+class EngineAt(Shape):
+    """An engine as one gateway has it; `requests` are its own that run there.
+
+    They are null where the gateway is of an earlier release, which drains none.
+    """
+
+    id: UUID
+    healthy: bool
+    draining: bool
+    requests: int | None
+
+
+class Engine(Shape):
+    """`requests` are those of all gateways; `by` is the id of a key or `cli`.
+
+    `drained` is true where every gateway keeps off it and has no request left there.
+    """
+
+    name: str
+    draining: bool
+    drained: bool
+    requests: int
+    since: Time | None
+    reason: str | None
+    by: str | None
+    gateways: list[EngineAt]
+
+
+class Engines(Shape):
+    items: list[Engine]
+
+
 class Status(Shape):
     lineages: list[LineageStatus]
     jobs: Jobs

@@ -27,7 +27,7 @@ export class Workers {
       h("h2", {}, "Engines"),
       table("Engines of the gateway that answered this page", [
         { name: "Engine", class: "when", of: (one) => one.name },
-        { name: "State", of: (one) => state(one.healthy ? "answers" : "away", one.healthy ? "good" : "bad") },
+        { name: "State", of: (one) => one.draining ? state("drains", "warn") : state(one.healthy ? "answers" : "away", one.healthy ? "good" : "bad") },
         { name: "Running", n: true, of: (one) => count(one.running) },
         { name: "Queued", n: true, of: (one) => count(one.queued) },
         { name: "Versions", of: (one) => Object.entries(one.serving).map(([id, version]) => `${context.nameOf(id)} v${version}`).join(", ") || "–" },
