@@ -12,7 +12,7 @@ from gateway.pipeline.prompt import Prompt
 from gateway.records import Chunk, Finish, Reply, Sampling
 from gateway.tokens.parser import ReplyParser, parse_reply
 from gateway.tokens.reasoning import reasoning_tokens
-from gateway.tokens.reply_format import THINK_END, ReplyFormat
+from gateway.tokens.reply_format import ReplyFormat
 from gateway.tokens.tokenizer import Tokenizer
 
 #: Enough of the prompt's end to see an opening `<think>`.
@@ -171,9 +171,9 @@ def reply_format(
 ) -> ReplyFormat:
     """How the model will write its reply to a prompt; `tools` are those that it may call."""
     template = tokenizer.chat_template
-    thinks = THINK_END in template
+    thinks = tokenizer.calls.thought.sign in template
     if not tools and not thinks and tokenizer.calls.untooled is None:
         return _PLAIN
     # Only what may have been opened there is looked for.
     end = tokenizer.decode(prompt.ids[-_TAIL_IDS:]) if thinks else ""
-    return ReplyFormat.of(template, prompt_end=end, tools=tools)
+    return ReplyFormat.of(template, prompt_end=end, tools=tools, form=tokenizer.calls)

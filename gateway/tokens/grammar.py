@@ -1,7 +1,7 @@
 """What an engine is told to enforce, in the form of xgrammar's structural tags.
 
 Calls are forced in the form that the model's chat template asks for, which is read again as if
-unforced. A model that reasons first may still do so: what is enforced begins after `</think>`.
+unforced. A model that reasons first may still do so: what is enforced begins after that.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.tokens.formats import HERMES, Tag
-from gateway.tokens.formats.harmony import after_reasoning, answered
-from gateway.tokens.reply_format import THINK, THINK_END, ReplyFormat
+from gateway.tokens.reply_format import ReplyFormat
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -42,7 +41,7 @@ def enforced(
     body: Tag = {"type": "json_schema", "json_schema": json.loads(grammar["json_schema"])}
     channels = form.calls.untooled if form.calls else None
     if channels:
-        body = answered(body)
+        body = channels.answered(body)
     if form.calls and tools and channels is not form.calls:
         body = {"type": "or", "elements": [body, form.calls.grammar(tools, parallel=parallel)]}
     return _tagged(body, form), form
@@ -50,18 +49,20 @@ def enforced(
 
 def _tagged(body: Tag, form: ReplyFormat) -> dict[str, Any]:
     if form.calls and form.calls.untooled:
-        body = after_reasoning(body)
+        body = form.calls.untooled.after_reasoning(body)
     if form.think:
+        thought = form.thought
+        gap: list[Tag] = [{"type": "const_string", "value": thought.gap}] if thought.gap else []
         reasoned = {
             "type": "sequence",
             "elements": [
                 {
                     "type": "tag",
-                    "begin": "" if form.prefilled else THINK,
+                    "begin": "" if form.prefilled else thought.open,
                     "content": {"type": "any_text"},
-                    "end": THINK_END,
+                    "end": thought.close,
                 },
-                {"type": "const_string", "value": "\n\n"},
+                *gap,
                 body,
             ],
         }

@@ -8,14 +8,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.tokens.formats import CallFormat, Schemas, format_of
-
-THINK, THINK_END = "<think>", "</think>"
+from gateway.tokens.formats import THINK, CallFormat, Schemas, Thought, format_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyFormat:
-    """`think`: a leading `<think>…</think>` is reasoning. `calls`: how tool calls are written.
+    """`think`: what leads a reply as `thought` says is reasoning. `calls`: how calls are written.
 
     `prefilled`: the prompt has opened the reasoning already. Calls of tools in `schemas` get
     arguments of the types that these say. With none of them the reply is plain.
@@ -24,30 +22,38 @@ class ReplyFormat:
     think: bool = False
     calls: CallFormat | None = None
     prefilled: bool = False
+    thought: Thought = THINK
     schemas: Schemas = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, template: str, *, prompt_end: str, tools: Sequence[Mapping[str, Any]] = ()
+        cls,
+        template: str,
+        *,
+        prompt_end: str,
+        tools: Sequence[Mapping[str, Any]] = (),
+        form: CallFormat | None = None,
     ) -> ReplyFormat:
         """The form that a chat template prompts for.
 
-        `prompt_end` is the text of the prompt's last few ids; `tools` are those that may be called.
+        `prompt_end` is the text of the prompt's last few ids; `tools` are those that may be called;
+        `form` is how the template writes calls, where that is known already.
         """
-        think = THINK_END in template
         functions = [tool["function"] for tool in tools]
-        form = format_of(template)
+        form = form or format_of(template)
+        think = form.thought.sign in template
         return cls(
             think=think,
             calls=form if tools else form.untooled,
-            prefilled=think and prompt_end.rstrip().endswith(THINK),
+            prefilled=think and prompt_end.rstrip().endswith(form.thought.open),
+            thought=form.thought,
             schemas={one["name"]: one.get("parameters") or {} for one in functions},
         )
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Texts that are read even where they are special tokens."""
-        return (THINK, THINK_END, *(self.calls.marks if self.calls else ()))
+        return (*self.thought.marks, *(self.calls.marks if self.calls else ()))
 
     @property
     def wrappers(self) -> tuple[str, ...]:
@@ -66,10 +72,11 @@ class SplitReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def split(text: str, form: ReplyFormat) -> SplitReply:
     """Take a whole reply apart. The incremental splitter is held to this."""
     reasoning = ""
-    opened = form.think and text.lstrip().startswith(THINK)
+    thought = form.thought
+    opened = form.think and text.lstrip().startswith(thought.open)
     if form.prefilled or opened:
-        body = text if form.prefilled else text.lstrip()[len(THINK) :]
-        head, _, rest = body.partition(THINK_END)
+        body = text if form.prefilled else text.lstrip()[len(thought.open) :]
+        head, _, rest = body.partition(thought.close)
         reasoning, text = head.strip("\n"), rest.lstrip("\n")
     if form.calls is None:
         return SplitReply(text=text, reasoning=reasoning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.records import Delta
-from gateway.tokens.reply_format import THINK, THINK_END, ReplyFormat
+from gateway.tokens.reply_format import ReplyFormat
 from gateway.tokens.stops import held_back
 
 
@@ -17,6 +17,7 @@ class Splitter:
 
     def __init__(self, form: ReplyFormat, mint: Callable[[], str]) -> None:
         self._reader = form.calls.reader(mint, form.schemas) if form.calls else None
+        self._thought = form.thought
         self._buffer = ""
         self._out: list[Delta] = []
         self._fresh = True
@@ -38,11 +39,12 @@ class Splitter:
 
     def _in_opening(self, final: bool) -> bool:
         start = self._buffer.lstrip()
-        if start.startswith(THINK):
-            self._buffer = start[len(THINK) :]
+        opening = self._thought.open
+        if start.startswith(opening):
+            self._buffer = start[len(opening) :]
             self._state = self._in_reasoning
             return True
-        if not final and THINK.startswith(start):
+        if not final and opening.startswith(start):
             return False
         self._state = self._in_answer
         return True
@@ -51,13 +53,14 @@ class Splitter:
         if self._fresh:
             self._buffer = self._buffer.lstrip("\n")
             self._fresh = not self._buffer
-        head, closed, rest = self._buffer.partition(THINK_END)
+        closing = self._thought.close
+        head, closed, rest = self._buffer.partition(closing)
         if closed:
             self._show(reasoning=head.rstrip("\n"))
             self._buffer = rest
             self._state = self._in_pause
             return True
-        keep = 0 if final else held_back(self._buffer, THINK_END)
+        keep = 0 if final else held_back(self._buffer, closing)
         ready = self._buffer[: len(self._buffer) - keep].rstrip("\n")
         self._show(reasoning=ready)
         self._buffer = "" if final else self._buffer[len(ready) :]

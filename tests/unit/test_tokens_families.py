@@ -160,7 +160,7 @@ def test_two_calls_are_read_whether_they_come_at_once_or_not(name: str, burst: b
     ]
 
 
-@pytest.mark.parametrize("name", sorted(set(FORMS) - {"llama3"}))
+@pytest.mark.parametrize("name", sorted(set(FORMS) - {"inkling", "llama3"}))
 def test_what_is_said_before_a_call_is_text(name: str) -> None:
     form = ReplyFormat(calls=FORMS[name], schemas=SCHEMAS)
     around = WRITTEN[name][3]
@@ -359,6 +359,12 @@ def test_templates_say_which_form_they_want() -> None:
         "kimi_k2": "<|tool_call_argument_begin|>",
         "minimax_m2": "<minimax:tool_call><invoke",
         "harmony": "<|start|>assistant<|channel|>analysis<|message|>",
+        "dsml_v32": "<\uff5cDSML\uff5cfunction_calls> message.tool_calls",
+        "dsml_v4": "<\uff5cDSML\uff5ctool_calls>",
+        "gemma4": "<|channel>thought\n<channel|><|tool_call>call:f{}<tool_call|>",
+        "hy3": "set HYTK = ':opensource' '<tool_sep{}>'.format(HYTK) '<arg_key{}>' '</think{}>'",
+        "hy3_preview": "<tool_sep> <arg_key> <arg_value> <tool_call>",
+        "inkling": "<|content_invoke_tool_json|>",
     }
     assert {name: format_of(text).name for name, text in templates.items()} == {
         name: name for name in FORMS

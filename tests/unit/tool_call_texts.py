@@ -24,6 +24,31 @@ def deepseek(text: str) -> str:
 
 DEEPSEEK = deepseek("<|tool_calls_begin|>{}<|tool_calls_end|>")
 
+
+def _dsml(calls: str) -> tuple[str, str, str, str]:
+    token = "\uff5cDSML\uff5c"
+    return (
+        (f'<{token}invoke name="look">\n'
+        f'<{token}parameter name="city" string="true">Oslo</{token}parameter>\n'
+        f'<{token}parameter name="days" string="false">3</{token}parameter>\n'
+        f"</{token}invoke>"),
+        f'<{token}invoke name="feed">\n</{token}invoke>',
+        "\n",
+        f"<{token}{calls}>\n{{}}\n</{token}{calls}>",
+    )  # fmt: skip
+
+
+def _hunyuan(suffix: str) -> tuple[str, str, str, str]:
+    look = (
+        "<tool_call>look<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>"
+    )
+    feed = "<tool_call>feed<tool_sep>\n</tool_call>"
+    around = "<tool_calls>\n{}\n</tool_calls>"
+    written = (one.replace(">", suffix + ">") for one in (look, feed, around))
+    return next(written), next(written), "\n", next(written)
+
+
 #: One call of `look` in Oslo for 3 days, and two calls, as models of each form write them.
 ONE = '{"city": "Oslo", "days": 3}'
 WRITTEN = {
@@ -90,6 +115,22 @@ WRITTEN = {
         '<invoke name="feed">\n</invoke>',
         "\n",
         "<minimax:tool_call>\n{}\n</minimax:tool_call>",
+    ),
+    "dsml_v32": _dsml("function_calls"),
+    "dsml_v4": _dsml("tool_calls"),
+    "gemma4": (
+        '<|tool_call>call:look{city:<|"|>Oslo<|"|>,days:3}<tool_call|>',
+        "<|tool_call>call:feed{}<tool_call|>",
+        "",
+        "{}",
+    ),
+    "hy3": _hunyuan(":opensource"),
+    "hy3_preview": _hunyuan(""),
+    "inkling": (
+        'look<|content_invoke_tool_json|>{"name":"look","args":JSON}<|end_message|>',
+        'feed<|content_invoke_tool_json|>{"name":"feed","args":{}}<|end_message|>',
+        "<|message_model|>",
+        "{}",
     ),
 }  # fmt: skip
 

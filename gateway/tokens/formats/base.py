@@ -30,6 +30,30 @@ class Taken:
     calls: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """How reasoning is written before an answer: between `open` and `close`.
+
+    `sign` is what the chat template of such a model contains, `marks` are the tokens that the two
+    are made of. `gap` stands between reasoning and what follows it.
+    """
+
+    open: str
+    close: str
+    sign: str
+    marks: tuple[str, ...]
+    gap: str
+
+
+THINK = Thought(
+    open="<think>",
+    close="</think>",
+    sign="</think>",
+    marks=("<think>", "</think>"),
+    gap="\n\n",
+)
+
+
 class CallReader(ABC):
     """Text in, deltas out, the same for any cutting. `_state` returns whether there is more to do.
 
@@ -89,7 +113,12 @@ class CallFormat(Protocol):
     def one_call_stops(self) -> tuple[str, ...]: ...
 
     @property
-    def untooled(self) -> CallFormat | None:
+    def thought(self) -> Thought:
+        """How its models write reasoning, if their chat template says that they do."""
+        ...
+
+    @property
+    def untooled(self) -> ChannelFormat | None:
         """What reads replies of such a model where no tool may be called; None: they are plain.
 
         A form that has one reads whole replies, reasoning as well, and is it itself if it reads
@@ -111,6 +140,27 @@ class CallFormat(Protocol):
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], *, parallel: bool) -> Tag:
         """One call of `tools` or, if `parallel`, several, as the model would write them."""
+        ...
+
+
+class ChannelFormat(CallFormat, Protocol):
+    """A form whose replies are messages that say what they are: reasoning, an answer, a call."""
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The tokens that end a message."""
+        ...
+
+    def is_reasoning(self, message: str) -> bool:
+        """Whether a message is reasoning, by how it begins."""
+        ...
+
+    def answered(self, body: Tag) -> Tag:
+        """An answer that is no call, in its channel."""
+        ...
+
+    def after_reasoning(self, body: Tag) -> Tag:
+        """The same with reasoning before it, or none."""
         ...
 
 

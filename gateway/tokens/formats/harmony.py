@@ -11,20 +11,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.records import Delta
-from gateway.tokens.formats.base import CallReader, Schemas, Tag, Taken, calls_tag, json_tag
+from gateway.tokens.formats.base import (
+    THINK,
+    CallReader,
+    Schemas,
+    Tag,
+    Taken,
+    Thought,
+    calls_tag,
+    json_tag,
+)
+from gateway.tokens.formats.channels import ChannelReader, lines, reasoned
 from gateway.tokens.stops import held_back
 
-_START, _CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
-END, CALL, _RETURN = "<|end|>", "<|call|>", "<|return|>"
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_END, _CALL, _RETURN = "<|end|>", "<|call|>", "<|return|>"
 _CONSTRAIN = "<|constrain|>"
 
-_HEADS, _TAILS = (_START, _CHANNEL), (END, CALL, _RETURN)
-_MARKS = (*_HEADS, *_TAILS, MESSAGE, _CONSTRAIN)
+_HEADS, _TAILS = (_START, _CHANNEL), (_END, _CALL, _RETURN)
+_MARKS = (*_HEADS, *_TAILS, _MESSAGE, _CONSTRAIN)
 _ANY_MARK = re.compile("({})".format("|".join(map(re.escape, _MARKS))))
 _RECIPIENT = re.compile(r"to=functions\.(?P<name>[^\s<]+)")
 
-ANALYSIS = "analysis"
+_ANALYSIS = "analysis"
 _NEXT = f"{_START}assistant"
 
 
@@ -39,14 +48,16 @@ class Harmony:
     tools: bool = True
     marks: tuple[str, ...] = _MARKS
     wrappers: tuple[str, ...] = ()
-    one_call_stops: tuple[str, ...] = (CALL,)
+    one_call_stops: tuple[str, ...] = (_CALL,)
+    ends: tuple[str, ...] = (_END, _CALL)
+    thought: Thought = THINK
 
     @property
     def untooled(self) -> Harmony:
         return HARMONY_TALK
 
     def fits(self, template: str) -> bool:
-        return _CHANNEL in template and ANALYSIS in template
+        return _CHANNEL in template and _ANALYSIS in template
 
     def reader(self, mint: Callable[[], str], schemas: Schemas) -> CallReader:  # noqa: ARG002
         return HarmonyReader(self, mint)
@@ -56,9 +67,20 @@ class Harmony:
         for tool in tools:
             function = tool["function"]
             recipient = f"commentary to=functions.{function['name']} "
-            begin = f"{_CHANNEL}{recipient}{_CONSTRAIN}json{MESSAGE}"
-            tags.append(json_tag(begin, CALL, function))
+            begin = f"{_CHANNEL}{recipient}{_CONSTRAIN}json{_MESSAGE}"
+            tags.append(json_tag(begin, _CALL, function))
         return calls_tag(tags, separator=_NEXT, parallel=parallel)
+
+    def is_reasoning(self, message: str) -> bool:
+        header, said, _ = message.partition(_MESSAGE)
+        return bool(said) and _is_reasoning(header)
+
+    def answered(self, body: Tag) -> Tag:
+        opening = {"type": "const_string", "value": f"{_CHANNEL}final{_MESSAGE}"}
+        return {"type": "sequence", "elements": [opening, body]}
+
+    def after_reasoning(self, body: Tag) -> Tag:
+        return reasoned(f"{_CHANNEL}{_ANALYSIS}{_MESSAGE}", _END, _NEXT, body)
 
     def called(self, header: str) -> str | None:
         """The function that a message is for, by its header; None where it is for nobody."""
@@ -71,28 +93,28 @@ class Harmony:
         header: str | None = None
         place = said
         for mark, piece in zip(rest[::2], rest[1::2], strict=True):
-            if header is None and mark in {MESSAGE, _CONSTRAIN}:
+            if header is None and mark in {_MESSAGE, _CONSTRAIN}:
                 place[-1] += mark + piece
             elif mark in _TAILS:
                 header, place = None, said
                 said.append(piece)
-            elif mark == MESSAGE:
+            elif mark == _MESSAGE:
                 name = self.called(header or "")
                 if name is not None:
                     place = [piece]
                     calls.append((name, ""))
                 else:
-                    place = thought if is_reasoning(header or "") else said
+                    place = thought if _is_reasoning(header or "") else said
                     place.append(piece)
                 header = None
             else:
                 header = (header or "") + mark + piece
             if header is None and calls and place is not said and place is not thought:
                 calls[-1] = (calls[-1][0], place[-1])
-        return Taken(text=_lines(said), reasoning=_lines(thought), calls=tuple(calls))
+        return Taken(text=lines(said), reasoning=lines(thought), calls=tuple(calls))
 
 
-class HarmonyReader(CallReader):
+class HarmonyReader(ChannelReader):
     """Reads one reply as it comes."""
 
     def __init__(self, form: Harmony, mint: Callable[[], str]) -> None:
@@ -100,8 +122,6 @@ class HarmonyReader(CallReader):
         self._form = form
         self._header: str | None = None
         self._write: Callable[[str], None] = self._say
-        self._begun = {"text": False, "reasoning": False}
-        self._fresh = True
 
     def _in_text(self, final: bool) -> bool:
         found = _ANY_MARK.search(self._buffer)
@@ -130,49 +150,15 @@ class HarmonyReader(CallReader):
             self._open(name)
             self._begin(self._arguments)
         else:
-            self._begin(self._think if is_reasoning(self._header) else self._say)
+            self._begin(self._think if _is_reasoning(self._header) else self._say)
 
     def _begin(self, write: Callable[[str], None]) -> None:
         self._header, self._write, self._fresh = None, write, True
 
-    def _say(self, text: str) -> None:
-        self._out.append(Delta(text=self._line("text", text)))
 
-    def _think(self, text: str) -> None:
-        self._out.append(Delta(reasoning=self._line("reasoning", text)))
-
-    def _line(self, kind: str, text: str) -> str:
-        new = self._fresh and self._begun[kind]
-        self._fresh, self._begun[kind] = False, True
-        return f"\n{text}" if new else text
-
-
-def answered(body: Tag) -> Tag:
-    """An answer that is no call, in its channel."""
-    opening = {"type": "const_string", "value": f"{_CHANNEL}final{MESSAGE}"}
-    return {"type": "sequence", "elements": [opening, body]}
-
-
-def after_reasoning(body: Tag) -> Tag:
-    """The same with reasoning before it, or none."""
-    thought: Tag = {
-        "type": "tag",
-        "begin": f"{_CHANNEL}{ANALYSIS}{MESSAGE}",
-        "content": {"type": "any_text"},
-        "end": END,
-    }
-    following = {"type": "const_string", "value": _NEXT}
-    reasoned = {"type": "sequence", "elements": [thought, following, body]}
-    return {"type": "or", "elements": [reasoned, body]}
-
-
-def is_reasoning(header: str) -> bool:
+def _is_reasoning(header: str) -> bool:
     """Whether a message with this header is in the channel of reasoning."""
-    return header.rpartition(_CHANNEL)[2].split()[:1] == [ANALYSIS] and _CHANNEL in header
-
-
-def _lines(pieces: Sequence[str]) -> str:
-    return "\n".join(piece for piece in pieces if piece)
+    return header.rpartition(_CHANNEL)[2].split()[:1] == [_ANALYSIS] and _CHANNEL in header
 
 
 HARMONY = Harmony(name="harmony")

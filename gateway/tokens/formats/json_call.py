@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import re
 
-#: A call up to its arguments, if they are an object that comes right after the name.
-HEAD = re.compile(
-    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<name>(?:[^"\\]|\\.)+)"\s*,'
-    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)',
-    re.DOTALL,
-)
+
+def head_of(*keys: str) -> re.Pattern[str]:
+    """A call up to its arguments, if they are an object that comes right after the name."""
+    return re.compile(
+        r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?'
+        r'"name"\s*:\s*"(?P<name>(?:[^"\\]|\\.)+)"\s*,'
+        rf'\s*"(?:{"|".join(keys)})"\s*:\s*(?=\{{)',
+        re.DOTALL,
+    )
+
+
+HEAD = head_of("arguments", "parameters")
 
 _MARKS = re.compile(r'["\\{}]')
 
@@ -78,18 +84,19 @@ def plain_name(raw: str) -> str | None:
     return raw.strip() or None
 
 
-def whole_call(block: str, *, bare: bool = False) -> tuple[str, str] | None:
+def whole_call(block: str, *, bare: bool = False, key: str = "arguments") -> tuple[str, str] | None:
     """(name, arguments) of a finished object whose keys come in any order, or None.
 
-    A `bare` object, which no tag says to be a call, is one only if it names its arguments.
+    A `bare` object, which no tag says to be a call, is one only if it names its arguments, by
+    `key` or as parameters.
     """
     try:
         call = json.loads(block)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(call, dict) or (bare and not call.keys() & {"arguments", "parameters"}):
+    if not isinstance(call, dict) or (bare and not call.keys() & {key, "parameters"}):
         return None
-    name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
+    name, arguments = call.get("name"), call.get(key, call.get("parameters"))
     if not isinstance(name, str) or not name.strip():
         return None
     if isinstance(arguments, str):

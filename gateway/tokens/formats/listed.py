@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.tokens.formats.base import CallReader, Schemas, Tag, Taken, calls_tag, json_tag
+from gateway.tokens.formats.base import (
+    THINK,
+    CallReader,
+    Schemas,
+    Tag,
+    Taken,
+    Thought,
+    calls_tag,
+    json_tag,
+)
 from gateway.tokens.formats.json_call import (
     HEAD,
     object_end,
@@ -35,6 +44,7 @@ class ListedCalls:
     closing: str = ""
     wrappers: tuple[str, ...] = ()
     one_call_stops: tuple[str, ...] = ()
+    thought: Thought = THINK
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.tokens.formats.base import Schemas
 from gateway.tokens.formats.opened import OpenedReader
-from gateway.tokens.formats.typed_values import as_json, is_string
+from gateway.tokens.formats.typed_values import as_json
 from gateway.tokens.stops import held_back
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class ParameterReader(OpenedReader):
     """Reads one reply as it comes; text arguments grow, others are shown once they are whole."""
 
     def __init__(self, form: ParameterCalls, mint: Callable[[], str], schemas: Schemas) -> None:
-        super().__init__(form.open, mint)
+        super().__init__(form.open, mint, form.dropped)
         self._form = form
         self._schemas = schemas
         self._schema: Mapping[str, Any] = {}
@@ -41,7 +41,7 @@ class ParameterReader(OpenedReader):
         region, closed, rest = self._buffer.partition(form.close)
         if not closed and not final:
             return False
-        self._show(self._spaces + form.open + region + closed)
+        self._show(self._before + region + closed)
         self._buffer = rest
         self._state = self._in_text
         return bool(rest)
@@ -63,7 +63,7 @@ class ParameterReader(OpenedReader):
         self._key = f"{self._separator}{name}: "
         self._buffer = self._buffer[key.end() :]
         self._searched, self._begun = 0, False
-        self._state = self._in_string if is_string(self._schema, key["key"]) else self._in_value
+        self._state = self._in_string if form.is_text(self._schema, key) else self._in_value
         return True
 
     def _in_value(self, final: bool) -> bool:

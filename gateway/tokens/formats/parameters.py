@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.tokens.formats.base import (
+    THINK,
     CallReader,
     Schemas,
     Tag,
     Taken,
+    Thought,
     calls_tag,
     schema_of,
 )
+from gateway.tokens.formats.opened import any_of
 from gateway.tokens.formats.parameter_reader import ParameterReader
 from gateway.tokens.formats.typed_values import as_json, is_string
 
@@ -26,7 +29,10 @@ class ParameterCalls:
 
     `head` matches behind `open`, with the group `name`; `key` begins an argument, with the group
     `key`, and `value_end` ends it. A call ends at `close`. `trim` says that one line break on
-    either side of a value is not its own. `style` is the grammar back end's name of the form.
+    either side of a value is not its own. `style` is the grammar back end's name of the form,
+    `content` writes the arguments of a forced call where it has none. `dropped` are texts around
+    calls that say nothing and are no tokens of their own. A group `string` of `key` is what the
+    model itself says of the argument's type, and stands above the schema.
     """
 
     name: str
@@ -38,7 +44,8 @@ class ParameterCalls:
     signs: tuple[str, ...]
     begin: str
     end: str
-    style: str
+    style: str = ""
+    content: Callable[[Mapping[str, Any]], Tag] | None = None
     trim: bool = False
     separator: str = "\n"
     opening: str = ""
@@ -46,6 +53,8 @@ class ParameterCalls:
     wrappers: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     one_call_stops: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    thought: Thought = THINK
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -66,11 +75,7 @@ class ParameterCalls:
             {
                 "type": "tag",
                 "begin": self.begin.replace("NAME", tool["function"]["name"]),
-                "content": {
-                    "type": "json_schema",
-                    "style": self.style,
-                    "json_schema": schema_of(tool["function"]),
-                },
+                "content": self._content(schema_of(tool["function"])),
                 "end": self.end,
             }
             for tool in tools
@@ -83,6 +88,16 @@ class ParameterCalls:
             closing=self.closing,
         )
 
+    def _content(self, schema: Mapping[str, Any]) -> Tag:
+        if self.content is not None:
+            return self.content(schema)
+        return {"type": "json_schema", "style": self.style, "json_schema": schema}
+
+    def is_text(self, schema: Mapping[str, Any], key: re.Match[str]) -> bool:
+        """Whether the argument that `key` begins is text, whatever it looks like."""
+        said = key.groupdict().get("string")
+        return is_string(schema, key["key"]) if said is None else said == "true"
+
     def take(self, text: str, schemas: Schemas) -> Taken:
         parts: list[str] = []
         calls: list[tuple[str, str]] = []
@@ -90,6 +105,8 @@ class ParameterCalls:
         while True:
             start = text.find(self.open, position)
             plain = text[position:] if start < 0 else text[position:start]
+            if self.dropped:
+                plain = any_of(self.dropped).sub("", plain)
             if after_call:
                 plain = plain.lstrip()
             if start < 0:
@@ -123,7 +140,7 @@ class ParameterCalls:
                 value = value.removeprefix("\n")
                 value = value.removesuffix("\n") if closed >= 0 else value
             name = json.dumps(key["key"], ensure_ascii=False)
-            if is_string(schema, key["key"]):
+            if self.is_text(schema, key):
                 said = json.dumps(value, ensure_ascii=False)
                 written.append(f"{name}: {said if closed >= 0 else said[:-1]}")
             elif closed >= 0:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.tokens.formats.base import CallReader, Schemas, Tag, Taken, calls_tag, json_tag
+from gateway.tokens.formats.base import (
+    THINK,
+    CallReader,
+    Schemas,
+    Tag,
+    Taken,
+    Thought,
+    calls_tag,
+    json_tag,
+)
 from gateway.tokens.formats.json_call import ObjectScan, no_call, object_end, plain_name
 from gateway.tokens.formats.opened import OpenedReader
 from gateway.tokens.stops import held_back
@@ -42,6 +51,7 @@ class TaggedCalls:
     spelled: Callable[[str], str | None] = plain_name
     unordered: Callable[[str], tuple[str, str] | None] = no_call
     one_call_stops: tuple[str, ...] = ()
+    thought: Thought = THINK
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -161,7 +171,7 @@ class TaggedReader(OpenedReader):
             self._arguments(call[1])
             self._after_call = True
         else:
-            self._show(self._spaces + form.open + region + (closed if form.close else ""))
+            self._show(self._before + region + (closed if form.close else ""))
         self._buffer = rest if form.close or not closed else form.open + rest
         self._state = self._in_text
         return bool(self._buffer)

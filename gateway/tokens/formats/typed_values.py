@@ -20,6 +20,15 @@ def is_string(schema: Mapping[str, Any], key: str) -> bool:
     return types == "string" or (isinstance(types, list) and "string" in types)
 
 
+def fields_of(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
+    """(name, its own schema, whether it is required) of each property that a schema names."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, Mapping):
+        return []
+    needed = required if isinstance(required, list) else []
+    return [(name, own, name in needed) for name, own in properties.items()]
+
+
 def as_json(value: str) -> str:
     """A value as JSON: what it says if it is some, or a word for a constant; otherwise a string."""
     plain = value.strip()
