@@ -84,7 +84,7 @@ class OpenAIChat(OpenAIErrors):
         if asked.functions:
             raise unsupported("functions", "'functions' is not supported; use 'tools'.")
         tools = checked_tools(asked.tools or (), MOST_TOOLS)
-        tool_choice, allowed = checked_choice(asked.tool_choice, tools)
+        tools, tool_choice, allowed = checked_choice(asked.tool_choice, tools)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,

@@ -105,7 +105,7 @@ class OpenAIResponses(OpenAIErrors):
         who = caller(headers, limits.max_id_bytes).or_session(named).or_group(group)
         _check(asked)
         tools, namespaces = function_tools(asked.tools or ())
-        tool_choice, allowed = checked_choice(in_chat_form(asked.tool_choice), tools)
+        tools, tool_choice, allowed = checked_choice(in_chat_form(asked.tool_choice), tools)
         summary = (
             asked.reasoning.summary or asked.reasoning.generate_summary if asked.reasoning else None
         )

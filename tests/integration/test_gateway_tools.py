@@ -105,3 +105,46 @@ async def test_where_no_call_is_allowed_there_is_none(calling: Gateway, stream: 
     for turn in turns:
         assert "tool_calls" not in turn["reply"]
         assert (turn["finish_reason"], turn["trainable"]) == ("stop", True)
+
+
+async def test_of_the_tools_that_may_be_called_the_model_knows_no_others(calling: Gateway) -> None:
+    """A reply need not be a call, and none of it is forced, so that it can be learned from."""
+    names = ("look", "get_weather", "buy")
+    told = [{"name": name, "parameters": {"type": "object"}} for name in names]
+    some = [{"name": name} for name in ("get_weather", "look")]
+    calling.says("Warm.")
+    calling.says(CALL % "Oslo")
+    async with calling.client() as client:
+        chat = await client.chat.completions.create(
+            model="tiny",
+            messages=ASK,  # type: ignore[arg-type]
+            tools=[{"type": "function", "function": one} for one in told],  # type: ignore[arg-type]
+            tool_choice={  # type: ignore[arg-type]
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": one} for one in some],
+                },
+            },
+        )
+        choice: Any = {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", **one} for one in some],
+        }
+        tools: Any = [{"type": "function", **one} for one in told]
+        response = await client.responses.create(
+            model="tiny", input="The quick brown fox?", tools=tools, tool_choice=choice
+        )
+    assert chat.choices[0].message.content == "Warm."
+    [item] = response.output
+    assert item.type == "function_call"
+    # A response repeats what was asked.
+    assert [tool.to_dict()["name"] for tool in response.tools] == list(names)
+    assert response.to_dict()["tool_choice"] == choice
+    turns = await calling.rows("SELECT tools, trainable, untrainable_reason FROM turns ORDER BY id")
+    for turn in turns:
+        assert [tool["function"]["name"] for tool in turn["tools"]] == ["look", "get_weather"]
+        assert (turn["trainable"], turn["untrainable_reason"]) == (True, None)
+    for asked in calling.engine.requests:
+        assert "structural_tag" not in asked["sampling_params"]
