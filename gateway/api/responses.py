@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from http import HTTPStatus
-from urllib.parse import parse_qs
 
 import msgspec
 from msgspec.structs import replace
@@ -13,9 +12,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from gateway.api.auth import authenticate
-from gateway.api.endpoint import Endpoint
+from gateway.api.endpoint import Endpoint, query_of
 from gateway.api.exchange import Exchange
 from gateway.api.inference import Inference
+from gateway.api.logprobs import shown
 from gateway.api.services import Services
 from gateway.errors import PermissionDenied
 from gateway.records import Conversation, Principal, Role, TurnRequest
@@ -115,7 +115,7 @@ class Stored(Endpoint):
         principal = await authenticate(self.services.keys, exchange.headers)
         if principal.role is Role.ADMIN:
             raise PermissionDenied("An admin key cannot be used for inference.")
-        body = await self._body(principal, scope["path_params"]["response_id"], _query(scope))
+        body = await self._body(principal, scope["path_params"]["response_id"], query_of(scope))
         await exchange.answer(HTTPStatus.OK, msgspec.json.encode(body))
 
     @abstractmethod
@@ -134,12 +134,17 @@ class Stored(Endpoint):
 
 
 class Retrieved(Stored):
-    """`GET /v1/responses/{id}`; what is not stored of its request shows its default."""
+    """`GET /v1/responses/{id}`: what the request was answered with."""
 
     async def _body(self, principal: Principal, id_: str, query: Mapping[str, str]) -> object:
         if query.get("stream") == "true":
             raise invalid("stream", "only responses made in the background can be streamed")
-        return stored_response(await self._found(principal, id_))
+        found = await self._found(principal, id_)
+        if not found.sampled_ids:
+            return stored_response(found)
+        ids, values = found.sampled_ids, found.logprobs
+        tokens = shown(self.services.tokenizer, ids, values, found.top)
+        return stored_response(found, tokens)
 
 
 class Deleted(Stored):
@@ -185,11 +190,6 @@ def _page(items: list[Item], limit: int, after: str | None) -> dict[str, object]
         "last_id": page[-1]["id"] if page else None,
         "has_more": start + limit < len(items),
     }
-
-
-def _query(scope: Scope) -> dict[str, str]:
-    parsed = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100)
-    return {name: values[-1] for name, values in parsed.items()}
 
 
 def _turn_state(exchange: Exchange) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from gateway.errors import StoreError
 from gateway.pipeline.media import SHOWN
 from gateway.pipeline.place import Place
 from gateway.pipeline.prompt import Prompt
@@ -37,10 +39,13 @@ from gateway.records import (
 )
 from gateway.resolve import chained, echoes_of
 from gateway.resolve.chain import HALF
+from gateway.store.packing import pack_top
 from gateway.telemetry.tracing import Context
 
 #: Why nothing that an engine gives as text can be trained on.
 TEXT_ONLY = "no_token_ids"
+#: Likeliest tokens that are stored of a turn: about 10 bytes each.
+_MOST_RANKED = 16_384
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +202,7 @@ def turn_record(
         response_store=request.store,
         response_fields=None
         if request.response_fields is None
-        else _to_repeat(request.response_fields, parent, place.head, usage),
+        else _to_repeat(request.response_fields, parent, place.head, usage, sampled.top),
         # A prompt's text is no conversation that a chat could echo.
         echoes=echoes_of(
             request.messages,
@@ -225,14 +230,22 @@ def turn_record(
 
 
 def _to_repeat(
-    asked: Mapping[str, Any], parent: Candidate | None, head: bytes, usage: Usage
+    asked: Mapping[str, Any],
+    parent: Candidate | None,
+    head: bytes,
+    usage: Usage,
+    top: Sequence[Ranked],
 ) -> dict[str, Any]:
     """What is stored for those who read the response again.
 
     Instructions stand once, at the turn that they were new at: in the messages of a first turn.
-    The usage is what was told: media, engines of text and redaction leave other lengths.
+    The usage is what was told: media, engines of text and redaction leave other lengths. The
+    likeliest tokens are there where they were asked for, unless they are too many.
     """
     fields = {**asked, "usage": [usage.prompt_tokens, usage.completion_tokens]}
+    if top and sum(map(len, top)) <= _MOST_RANKED:
+        with contextlib.suppress(StoreError):
+            fields["top"] = pack_top(top)
     before = parent is None or parent.tools_hash[:HALF] == head[:HALF]
     if before and fields.get(INSTRUCTIONS):
         fields[INSTRUCTIONS] = True

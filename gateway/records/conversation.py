@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from gateway.records.generation import FinishReason
+from gateway.records.generation import FinishReason, Ranked
 from gateway.records.message import Message
 from gateway.records.reply import Usage
 
@@ -26,7 +26,8 @@ class Conversation:
     """A turn as its client knows it. `turns` lead from the first to the turn itself.
 
     `sampling` holds what was set, by the names of `Sampling`; `response_fields` what its request
-    said for this (None where nothing is stored of it).
+    said for this (None where nothing is stored of it). `sampled_ids` [R], `logprobs` [R] and `top`
+    [R, any] are there where the client asked for log-probabilities.
     """
 
     turn_id: UUID
@@ -38,6 +39,9 @@ class Conversation:
     usage: Usage
     turns: tuple[Exchanged, ...]
     response_fields: Mapping[str, Any] | None = None
+    sampled_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    top: Sequence[Ranked] = ()
 
     @property
     def reply(self) -> Message:

@@ -49,8 +49,8 @@ _NO_WORDS = frozenset({"role", "type"})
 _MOST_REMEMBERED = 8192
 #: Numbers that may name somebody; smaller ones only count.
 _LONG = 1_000_000
-#: Of what a response repeats: minted and counted here.
-_OWN_FIELDS = ("previous_response_id", "usage")
+#: Of what a response repeats: minted, counted and packed here.
+_OWN_FIELDS = ("previous_response_id", "usage", "top")
 #: What JSON inside a text writes for another sign. The letter of `\\n` would join what follows it.
 _ESCAPED = re.compile(r"\\(?:[bfnrt]|u([0-9A-Fa-f]{4}))")
 
@@ -161,6 +161,7 @@ class Redactor:
             sampled_ids=(),
             logprobs=(),
             kept=None,
+            response_fields=_without_ids(turn.response_fields),
             trainable=False,
             untrainable_reason=REDACTED,
             redacted=True,
@@ -227,6 +228,11 @@ class Redactor:
             return self.text(text)
         cleaned = self._value(value, frozenset())
         return text if cleaned is value else msgspec.json.encode(cleaned).decode()
+
+
+def _without_ids(fields: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What a response repeats, without the tokens that were likely in it."""
+    return fields and {name: value for name, value in fields.items() if name != "top"}
 
 
 def _unescaped(text: str) -> tuple[str, Sequence[int]]:

@@ -19,6 +19,7 @@ from gateway.records import (
 )
 from gateway.resolve.chain import HALF
 from gateway.store.database import Database, seconds
+from gateway.store.packing import unpack_ids, unpack_logprobs, unpack_top
 
 #: The turn itself, unless its client asked for it not to be kept for reading.
 _TURN = f"""
@@ -50,8 +51,11 @@ SELECT id, parent_id, messages, reply, tools FROM chain ORDER BY up DESC
 """
 
 #: What revision 0003 added.
-_ADDED = "t.reasoning_tokens, t.response_fields"
-_NOT_YET = "0 AS reasoning_tokens, NULL::jsonb AS response_fields"
+_ADDED = """t.reasoning_tokens, t.response_fields,
+    CASE WHEN t.response_fields ? 'include' THEN t.sampled_ids END AS sampled_ids,
+    CASE WHEN t.response_fields ? 'include' THEN t.logprobs END AS logprobs"""
+_NOT_YET = """0 AS reasoning_tokens, NULL::jsonb AS response_fields,
+    NULL::bytea AS sampled_ids, NULL::bytea AS logprobs"""
 
 #: The instructions of the turn $3, where they stand once for several turns $2 of its chain: those
 #: whose system messages are the same have the same ones.
@@ -124,6 +128,7 @@ def offered(chain: Sequence[asyncpg.Record]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _conversation(turn: asyncpg.Record, rows: Sequence[asyncpg.Record]) -> Conversation:
+    fields = turn["response_fields"]
     return Conversation(
         turn_id=turn["id"],
         model=turn["model"],
@@ -141,5 +146,8 @@ def _conversation(turn: asyncpg.Record, rows: Sequence[asyncpg.Record]) -> Conve
             Exchanged(turn_id=row["id"], messages=tuple(row["messages"]), reply=row["reply"])
             for row in rows
         ),
-        response_fields=turn["response_fields"],
+        response_fields=fields,
+        sampled_ids=unpack_ids(turn["sampled_ids"] or b""),
+        logprobs=unpack_logprobs(turn["logprobs"] or b""),
+        top=unpack_top(fields["top"]) if fields is not None and "top" in fields else (),
     )

@@ -118,7 +118,7 @@ WHERE turn_id = ANY($1::uuid[])
     Part.TOKENS: (
         """
 UPDATE turns SET tokens_cleared = true, prompt_ids = '', sampled_ids = '', logprobs = '',
-    kept = NULL
+    kept = NULL, response_fields = response_fields - 'top'
 WHERE id = ANY($1::uuid[])
 """,
         "DELETE FROM teachings WHERE turn_id = ANY($1::uuid[])",

@@ -6,6 +6,7 @@ import math
 import sys
 import zlib
 from array import array
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.errors import StoreError
+from gateway.records import Ranked
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -65,6 +67,20 @@ def unpack_kept(data: bytes) -> list[array[int]]:
     start = flat[0] + 1
     ends = [*accumulate(flat[1:start], initial=start)]
     return [flat[begin:end] for begin, end in pairwise(ends)]
+
+
+def pack_top(rows: Sequence[Ranked]) -> str:
+    """[R, any] ids with their log-probabilities, for JSON: as `pack_kept`, then float32."""
+    ids = pack_kept([[id_ for id_, _ in row] for row in rows])
+    values = zlib.compress(pack_logprobs([value for row in rows for _, value in row]), _FAST)
+    return f"{b64encode(ids).decode()} {b64encode(values).decode()}"
+
+
+def unpack_top(text: str) -> tuple[Ranked, ...]:
+    """Text to [R, any]."""
+    ids, packed = map(b64decode, text.split(" "))
+    values = iter(unpack_logprobs(zlib.decompress(packed)))
+    return tuple(tuple((id_, next(values)) for id_ in row) for row in unpack_kept(ids))
 
 
 def _unpacked(kind: str, data: bytes) -> array[Any]:

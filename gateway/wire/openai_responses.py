@@ -111,6 +111,7 @@ class OpenAIResponses(OpenAIErrors):
         )
         media = MediaReader(self._media, limits)
         said = _said(asked)
+        logprobs = [_LOGPROBS] if _LOGPROBS in (asked.include or ()) else []
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
@@ -123,14 +124,14 @@ class OpenAIResponses(OpenAIErrors):
             allowed_tools=allowed,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             shorten=True,
-            top_logprobs=(asked.top_logprobs or 0) if _LOGPROBS in (asked.include or ()) else None,
+            top_logprobs=(asked.top_logprobs or 0) if logprobs else None,
             user=asked.safety_identifier or asked.user,
             template_kwargs=template_options(
                 asked.chat_template_kwargs, asked.reasoning.effort if asked.reasoning else None
             ),
             previous_turn=_previous(asked.previous_response_id) or last_turn(asked.input),
             store=asked.store is not False,
-            response_fields=None if asked.store is False else to_store(said, tools),
+            response_fields=None if asked.store is False else to_store(said, tools, logprobs),
             echo={
                 "items": asked.input if references(asked.input) else None,
                 "media": media,

@@ -13,6 +13,7 @@ from gateway.records import Delta, FinishReason, Reply, TurnRequest, Usage
 from gateway.wire.base import TokenLogprob
 from gateway.wire.outcome import outcome_of
 from gateway.wire.responses_ids import Prefix, output_id
+from gateway.wire.responses_logprobs import Spelling
 from gateway.wire.responses_output import Item, output_items, response_object, status_of
 from gateway.wire.responses_parts import CallPart, Event, MessagePart, Part, ReasoningPart
 from gateway.wire.sse import COMMENT, event
@@ -40,6 +41,9 @@ class ResponsesEncoder:
         self._sequence = 0
         self._done: list[Item] = []
         self._part: Part | None = None
+        #: Where log-probabilities were asked for, and where in it the part began.
+        self._spelling = None if request.top_logprobs is None else Spelling()
+        self._began = 0
         self._status = "completed"
 
     def start(self, prompt_tokens: int = 0) -> bytes:  # noqa: ARG002 - other dialects begin with it
@@ -52,15 +56,18 @@ class ResponsesEncoder:
         )
 
     def delta(self, choice: int, delta: Delta, logprobs: Sequence[TokenLogprob] = ()) -> bytes:  # noqa: ARG002 - there is one choice
-        """Events for one delta; in a message, tokens whose text is held back come without text."""
+        """Events for one delta, which comes with every token that was sampled until then."""
         frames = b""
+        if self._spelling is not None:
+            self._spelling.add(logprobs)
         for single in _singles(delta):
-            if not single and not (logprobs and isinstance(self._part, MessagePart)):
+            if not single:
                 continue
             if self._part is None or not self._part.takes(single):
                 frames += self._close("completed") + self._open(single)
             assert self._part is not None
-            frames += self._item_events(self._part.extend(single, logprobs))
+            told = self._spelling.more(single.text) if self._spelling and single.text else ()
+            frames += self._item_events(self._part.extend(single, told))
         return frames
 
     def finish(
@@ -131,6 +138,8 @@ class ResponsesEncoder:
 
     def _open(self, delta: Delta) -> bytes:
         index = len(self._done)
+        if self._spelling is not None:
+            self._began = self._spelling.at
         if delta.call_index is not None:
             id_ = output_id(Prefix.CALL, self._turn_id, index)
             self._part = CallPart(id_, delta, self._spaces.get(delta.call_name or ""))
@@ -145,6 +154,9 @@ class ResponsesEncoder:
         part = self._part
         if part is None:
             return b""
+        if self._spelling is not None:
+            self._spelling.at = self._began
+            part.logprobs = self._spelling.take(part.sampled)
         frames = self._item_events(part.close(status))
         self._done.append(part.item(status))
         self._part = None

@@ -18,6 +18,7 @@ from gateway.records import (
 from gateway.wire.base import TokenLogprob
 from gateway.wire.responses_content import given, plain, result_of
 from gateway.wire.responses_ids import Prefix, input_id, output_id, response_id
+from gateway.wire.responses_logprobs import Spelling
 from gateway.wire.responses_stored import restored, told_usage
 from gateway.wire.responses_tools import flat, namespaces_of
 
@@ -94,8 +95,10 @@ def repeated(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def stored_response(conversation: Conversation) -> dict[str, Any]:
-    """A stored turn as the response that it was."""
+def stored_response(
+    conversation: Conversation, tokens: Sequence[TokenLogprob] = ()
+) -> dict[str, Any]:
+    """A stored turn as the response that it was; `tokens` where they were asked for."""
     fields = conversation.response_fields
     said = _columns(conversation) if fields is None else restored(fields, conversation.tools)
     reasoning = said.get("reasoning") or {}
@@ -112,6 +115,7 @@ def stored_response(conversation: Conversation) -> dict[str, Any]:
             reason,
             summary=reasoning.get("summary") is not None,
             spaces=namespaces_of(said.get("tools") or ()),
+            logprobs=tokens,
         ),
         usage=told_usage(fields or {}, conversation.usage),
     )
@@ -143,22 +147,25 @@ def output_items(
 ) -> list[Item]:
     """The items of a whole reply, those of a stream of it.
 
-    The last one is incomplete where the reply was cut. Log-probabilities stand in the first
-    message.
+    The last one is incomplete where the reply was cut. `logprobs` are of all of its tokens; each
+    message tells those of its own.
     """
     items: list[Item] = []
+    spelling = Spelling(logprobs)
     for index, part in enumerate(reply.parts() or [Reply()]):
         if part.reasoning:
             id_ = output_id(Prefix.REASONING, turn_id, index)
+            spelling.take(part.reasoning)
             items.append(reasoning_item(id_, part.reasoning, "completed", summary=summary))
         elif part.tool_calls:
             [call] = part.tool_calls
             id_ = output_id(Prefix.CALL, turn_id, index)
+            spelling.take(call.name)
             items.append(call_item(id_, call, "completed", (spaces or {}).get(call.name)))
         else:
             id_ = output_id(Prefix.MESSAGE, turn_id, index)
-            items.append(message_item(id_, [text_part(part.text, logprobs)], "completed"))
-            logprobs = ()
+            content = [text_part(part.text, spelling.take(part.text))]
+            items.append(message_item(id_, content, "completed"))
     items[-1]["status"] = status_of(reason)
     return items
 

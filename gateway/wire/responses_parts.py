@@ -26,11 +26,17 @@ class Part(ABC):
 
     def __init__(self, id_: str) -> None:
         self.id = id_
+        self.logprobs: Sequence[TokenLogprob] = ()
         self._texts: list[str] = []
 
     @property
     def text(self) -> str:
         return "".join(self._texts)
+
+    @property
+    def sampled(self) -> str:
+        """What of it stands among the sampled tokens as it is here."""
+        return self.text
 
     @abstractmethod
     def takes(self, delta: Delta) -> bool:
@@ -61,16 +67,11 @@ class Part(ABC):
 
 
 class MessagePart(Part):
-    def __init__(self, id_: str) -> None:
-        super().__init__(id_)
-        self._opened = False
-        self._logprobs: list[TokenLogprob] = []
-
     def takes(self, delta: Delta) -> bool:
         return delta.call_index is None and not delta.reasoning
 
     def item(self, status: str) -> Item:
-        content = [] if status == "in_progress" else [text_part(self.text, self._logprobs)]
+        content = [] if status == "in_progress" else [text_part(self.text, self.logprobs)]
         return message_item(self.id, content, status)
 
     def _opening(self) -> Iterator[Event]:
@@ -78,7 +79,6 @@ class MessagePart(Part):
 
     def extend(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> Iterator[Event]:
         self._texts.append(delta.text)
-        self._logprobs += logprobs
         shown = [logprob(token) for token in logprobs]
         yield (
             "response.output_text.delta",
@@ -86,7 +86,7 @@ class MessagePart(Part):
         )
 
     def _closing(self) -> Iterator[Event]:
-        part = text_part(self.text, self._logprobs)
+        part = text_part(self.text, self.logprobs)
         yield (
             "response.output_text.done",
             self._at(content_index=0, text=part["text"], logprobs=part["logprobs"]),
@@ -139,6 +139,10 @@ class CallPart(Part):
         self._index = delta.call_index
         self._call = ToolCall(id=delta.call_id or "", name=delta.call_name or "", arguments="")
         self._namespace = namespace
+
+    @property
+    def sampled(self) -> str:
+        return self._call.name
 
     def takes(self, delta: Delta) -> bool:
         return delta.call_index == self._index

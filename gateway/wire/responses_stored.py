@@ -18,16 +18,21 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 #: Bytes of all that is stored of one request beside its instructions, and of those.
 MOST_BYTES = 64 * 1024
+#: What stands among the fields for the reply.
+_NOT_REPEATED = ("usage", "include", "top")
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
-def to_store(said: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> Fields:
+def to_store(
+    said: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], include: Sequence[str] = ()
+) -> Fields:
     """What a request `said` of the fields that its response repeats; `tools` in chat form.
 
+    `include` is what its reply shows beside, which is not repeated.
     The largest ones are left out where all together are too many bytes.
     """
-    fields = dict(said)
+    fields = {**said, "include": [*include]} if include else dict(said)
     if "tools" in fields:
         fields["tools"] = _packed(fields["tools"], _by_name(tools))
     instructions = fields.pop(INSTRUCTIONS, None)
@@ -45,7 +50,7 @@ def to_store(said: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> Fie
 
 def restored(fields: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> Fields:
     """What the request said, as far as it is stored; `tools` are the turn's own, in chat form."""
-    said = {name: value for name, value in fields.items() if name != "usage"}
+    said = {name: value for name, value in fields.items() if name not in _NOT_REPEATED}
     if "tools" in said:
         said["tools"] = _unpacked(said["tools"], _by_name(tools))
     return said

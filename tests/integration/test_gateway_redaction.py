@@ -100,6 +100,38 @@ async def test_what_is_found_is_stored_nowhere_and_the_session_goes_on(redacting
         assert spelled(gateway, f" {secret}") not in everything
 
 
+async def test_what_a_response_repeats_is_stored_without_what_is_found(
+    redacting: Gateway,
+) -> None:
+    said: Any = {
+        "instructions": f"Answer {MAIL}.",
+        "metadata": {"card": CARD, "type": PHONE},
+        "text": {"format": {"type": "json_schema", "name": "s", "schema": {"const": MAIL}}},
+        "tools": [{"type": "function", "name": "f", "parameters": {"title": MAIL}, "strict": True}],
+    }
+    redacting.says("dog")
+    redacting.says("fox")
+    async with redacting.client() as client:
+        first = await client.responses.create(model="tiny", input="Hi", **said)
+        assert first.instructions == said["instructions"]
+        found = await client.responses.retrieve(first.id)
+        clean = await client.responses.create(model="tiny", input="fox", metadata={"to": MAIL})
+        again = await client.responses.retrieve(clean.id)
+    gap = "[redacted:email]"
+    assert found.instructions == f"Answer {gap}."
+    assert found.metadata == {"card": "[redacted:card]", "type": "[redacted:phone]"}
+    assert found.tools[0].parameters == {"title": gap}
+    # The ids are gone; what the client was told of their number is not.
+    assert found.usage == first.usage
+    assert (again.metadata, again.output_text) == ({"to": gap}, clean.output_text)
+    everything = await stored(redacting)
+    for secret in SECRETS:
+        assert secret not in everything
+    # Metadata is in no prompt: such a turn can be trained on.
+    rows = await redacting.rows("SELECT redacted, trainable FROM turns ORDER BY id")
+    assert [tuple(row.values()) for row in rows] == [(True, False), (False, True)]
+
+
 async def test_a_redacted_turn_is_judged_and_not_trained_on(redacting: Gateway) -> None:
     redacting.says("dog")
     await post(redacting, [user(MAIL)])

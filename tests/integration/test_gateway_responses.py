@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -73,23 +74,158 @@ async def test_a_stream_is_what_was_sampled(gateway: Gateway, client: openai.Asy
     ]
 
 
+async def told(client: openai.AsyncOpenAI, *, stream: bool, **asked: Any) -> dict[str, Any]:
+    """A response as its request was answered, from the end of a stream or whole."""
+    if not stream:
+        return json.loads((await client.responses.with_raw_response.create(**asked)).text)
+    events = [event async for event in await client.responses.create(stream=True, **asked)]
+    return events[-1].response.to_dict(mode="json")
+
+
+async def read_again(client: openai.AsyncOpenAI, id_: str) -> dict[str, Any]:
+    return json.loads((await client.responses.with_raw_response.retrieve(id_)).text)
+
+
+#: All that a response repeats, none with its default.
+FULL: dict[str, Any] = {
+    "instructions": "Be brief. ",
+    "max_output_tokens": 199,
+    "metadata": {"a": "b", "type": "é"},
+    "parallel_tool_calls": True,
+    "prompt_cache_key": "cached",
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "safety_identifier": "person",
+    "store": True,
+    "temperature": 0.25,
+    "text": {"format": {"type": "text"}, "verbosity": "low"},
+    "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function",
+                                                                  "name": "get_weather"}]},
+    "tools": [
+        {"type": "web_search", "search_context_size": "low"},
+        {"type": "namespace", "name": "sky", "description": "Of the sky.",
+         "tools": [{**TOOL, "strict": True}]},
+        {"type": "function", "name": "other", "parameters": None, "strict": None},
+    ],
+    "top_logprobs": 2,
+    "top_p": 0.5,
+    "truncation": "auto",
+    "user": "somebody",
+}  # fmt: skip
+
+
 async def test_whole_and_stored_are_the_same(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
-    gateway.says(CALLS)
-    asked: Any = {
-        "model": "tiny",
-        "instructions": "Be brief.",
-        "input": "Weather?",
-        "temperature": 0.7,
-    }
-    whole = await client.responses.create(**asked, tools=[TOOL], max_output_tokens=99)
-    assert (whole.status, whole.output_text) == ("completed", "Let me see.")
-    assert whole.instructions == "Be brief."
-    stored = await client.responses.retrieve(whole.id)
-    assert stored.model_dump() == whole.model_dump()
-    items = await client.responses.input_items.list(whole.id)
-    assert [(item.type, item.role, item.content[0].text) for item in items.data] == [
-        ("message", "user", "Weather?")
+    asked: Any = {"model": "tiny", "input": "Weather?", **FULL}
+    asked["include"] = ["message.output_text.logprobs"]
+    both = []
+    for stream in (True, False):
+        gateway.says(CALLS)
+        answer = await told(client, stream=stream, **asked)
+        both.append(answer)
+        assert {name: answer[name] for name in FULL} == FULL
+        reasoning, message, *calls = answer["output"]
+        assert [part["text"] for part in reasoning["summary"]] == ["Two cities."]
+        assert [call["namespace"] for call in calls] == ["sky", "sky"]
+        tokens = message["content"][0]["logprobs"]
+        # They spell the message, and what was in a token with an end of it.
+        spelled = b"".join(bytes(token["bytes"]) for token in tokens).decode()
+        assert spelled.strip() == message["content"][0]["text"] == "Let me see."
+        assert [len(token["top_logprobs"]) for token in tokens] == [2] * len(tokens)
+        stored = await read_again(client, answer["id"])
+        for token in tokens:
+            # The fake engine's have more digits than a model's.
+            token["logprob"] = struct.unpack("f", struct.pack("f", token["logprob"]))[0]
+        assert stored == answer
+        items = await client.responses.input_items.list(answer["id"])
+        assert [(item.type, item.role, item.content[0].text) for item in items.data] == [
+            ("message", "user", "Weather?")
+        ]
+    # A stream and a whole reply differ in what is minted alone.
+    streamed, whole = both
+    for name in ("id", "created_at", "output", "usage"):
+        streamed.pop(name), whole.pop(name)
+    assert streamed == whole
+
+
+async def test_more_likely_tokens_than_are_kept_are_not_told_again(
+    gateway: Gateway, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = gateway.says("fox dog")
+    monkeypatch.setattr("gateway.pipeline.turn._MOST_RANKED", 3 * len(ids) - 1)
+    include: Any = ["message.output_text.logprobs"]
+    answer = await told(
+        client, stream=False, model="tiny", input="Hi", include=include, top_logprobs=3
+    )
+    stored = await read_again(client, answer["id"])
+    shown, again = (body["output"][0]["content"][0].pop("logprobs") for body in (answer, stored))
+    assert stored == answer
+    assert [token["token"] for token in again] == [token["token"] for token in shown]
+    assert [len(token["top_logprobs"]) for token in shown] == [3] * len(shown)
+    assert [token["top_logprobs"] for token in again] == [[]] * len(shown)
+
+
+async def test_a_small_response_is_read_again_as_it_was(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    """Defaults of the deployment are no fields of the request."""
+    for stream in (True, False):
+        gateway.says("fox")
+        answer = await told(client, stream=stream, model="tiny", input="Hi")
+        assert (answer["temperature"], answer["tools"], answer["metadata"]) == (1.0, [], {})
+        assert await read_again(client, answer["id"]) == answer
+
+
+async def test_later_turns_are_read_again_as_they_were(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    """Instructions and tools stand once in a session, where they were new."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    form = {"type": "json_schema", "name": "s", "schema": schema, "strict": True}
+    tools = [{**TOOL, "strict": True}]
+    steps: list[dict[str, Any]] = [
+        {"instructions": "Be brief. ", "tools": tools},
+        {"instructions": "Be brief. ", "tools": tools, "metadata": {"step": "two"}},
+        {"instructions": "Be long.", "tools": tools, "tool_choice": "none"},
+        {"instructions": "Be long.", "tools": tools, "user": "u"},
+        {"text": {"format": form}},
+        {"instructions": ""},
     ]
+    answers: list[dict[str, Any]] = []
+    for number, step in enumerate(steps):
+        gateway.says('{"a": 1}')
+        previous = answers[-1]["id"] if answers else None
+        step["previous_response_id"] = previous
+        answers.append(
+            await told(client, stream=bool(number % 2), model="tiny", input=f"u{number}", **step)
+        )
+        assert {name: answers[-1][name] for name in step} == step
+    for answer in answers:
+        assert await read_again(client, answer["id"]) == answer
+    rows = await gateway.rows("SELECT response_fields FROM turns ORDER BY id")
+    kept = [row["response_fields"] for row in rows]
+    assert [fields.get("instructions") for fields in kept] == [
+        True, True, "Be long.", True, None, "",
+    ]  # fmt: skip
+    assert [fields.get("tools") for fields in kept] == [{"strict": True}] * 4 + [None] * 2
+
+
+async def test_what_is_not_to_be_read_is_not_kept_for_it(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    for text in ("fox", "dog", "cat"):
+        gateway.says(text)
+    asked: Any = {"model": "tiny", "input": "Hi", "metadata": {"a": "b"}}
+    await client.responses.create(**asked, store=False)
+    forgotten = await client.responses.create(**asked)
+    await client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Hu"}], metadata={"a": "b"}, store=True
+    )
+    sql = "SELECT response_fields -> 'metadata' AS said, request_hash FROM turns ORDER BY id"
+    rows = await gateway.rows(sql)
+    assert [row["said"] for row in rows] == [None, {"a": "b"}, None]
+    # They are no part of what makes requests equal.
+    assert rows[0]["request_hash"] == rows[1]["request_hash"]
+    await client.responses.delete(forgotten.id)
+    assert [row["said"] for row in await gateway.rows(sql)] == [None] * 3
 
 
 async def test_items_sent_back_extend_the_turn(

@@ -170,6 +170,17 @@ async def test_text_tokens_and_scores_go_each_at_their_time(store: Store) -> Non
     assert entry["subject"]["turns"] == {"text": 3, "tokens": 2, "scores": 1}
 
 
+async def test_likely_tokens_go_with_the_ids(store: Store) -> None:
+    await store.tenant("one", tokens=1)
+    fields = {"include": ["x"], "top": "packed"}
+    (one,) = await store.talk("one", 2, response_fields=fields)
+    (other,) = await store.talk("one", 3)
+    await store.train()
+    assert await store.clear() == {"tokens": 2}
+    assert (await store.row("turns", one))["response_fields"] == {"include": ["x"]}
+    assert (await store.row("turns", other))["response_fields"] is None
+
+
 async def test_whole_turns_go_with_all_that_was_said_of_them(store: Store) -> None:
     await store.tenant("one", turns=3)
     await store.tenant("other")

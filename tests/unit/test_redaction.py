@@ -175,6 +175,7 @@ async def test_what_a_response_repeats_is_searched_and_leaves_the_ids() -> None:
         "instructions": True,
         "previous_response_id": id_,
         "usage": [4111111111111111, 1],
+        "top": "4111111111111111 a@b.org",
         "tools": [["f", {"strict": True}], {"type": "mcp", "headers": {"to": "a@b.org"}}],
     }
     one = turn(session(), response_fields=fields)
@@ -186,12 +187,14 @@ async def test_what_a_response_repeats_is_searched_and_leaves_the_ids() -> None:
         "instructions": True,
         "previous_response_id": id_,
         "usage": [4111111111111111, 1],
+        "top": "4111111111111111 a@b.org",
         "tools": [["f", {"strict": True}], {"type": "mcp", "headers": {"to": gap}}],
     }
     assert replace(found, response_fields=fields) == one
     # Where the prompt shows some of it as well, the ids go as ever.
     found = await REDACTOR.of_turn(request("I am a@b.org"), one)
     assert (found.redacted, found.sampled_ids, found.response_fields["user"]) == (True, (), gap)
+    assert "top" not in found.response_fields
 
 
 async def test_media_are_left_alone() -> None:

@@ -17,10 +17,12 @@ from gateway.store.packing import (
     pack_ids,
     pack_kept,
     pack_logprobs,
+    pack_top,
     scrub,
     unpack_ids,
     unpack_kept,
     unpack_logprobs,
+    unpack_top,
 )
 from tests.factories import next_state, session, turn
 
@@ -105,6 +107,12 @@ def test_arrays_survive_the_spool_and_other_objects_are_refused():
     assert list(found[0].sampled_ids) == [7, 8]
     with pytest.raises(StoreError, match="cannot be spooled"):
         encode([turn(one, reply={"content": object()})])
+
+
+def test_likeliest_tokens_survive_as_text():
+    rows = (((1, -0.5), (2**31 - 1, -1.25)), (), ((0, 0.0),))
+    assert unpack_top(pack_top(rows)) == rows
+    assert unpack_top(pack_top(())) == ()
 
 
 def test_bytes_that_are_no_record_are_refused():

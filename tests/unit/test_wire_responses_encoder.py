@@ -246,20 +246,90 @@ def test_how_it_ended(reason: FinishReason, status: str) -> None:
     assert [item["status"] for item in response["output"]] == ["completed", status]
 
 
+def token(text: str | bytes) -> TokenLogprob:
+    raw = text if isinstance(text, bytes) else text.encode()
+    return TokenLogprob(text=raw.decode(errors="replace"), raw=raw, logprob=-0.5)
+
+
 def test_logprobs_of_a_message() -> None:
     writer = encoder(include=["message.output_text.logprobs"])
     frames = writer.start() + writer.delta(0, Delta(text="Hi"), [LOGPROB])
-    frames += writer.delta(0, Delta(), [LOGPROB])
+    # What is held back comes with its text, and a token that is told in two parts once.
+    frames += writer.delta(0, Delta(text=" yo"), [token(" yo<"), token("b")])
+    frames += writer.delta(0, Delta(text="<b"))
     frames += writer.finish(0, FinishReason.STOP) + writer.end(USAGE)
     events = read(frames)
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    assert [event["logprobs"] for event in deltas] == [[SHOWN], [SHOWN]]
+    told = [[one["token"] for one in event["logprobs"]] for event in deltas]
+    assert told == [["Hi"], [" yo<"], ["b"]]
+    assert deltas[0]["logprobs"] == [SHOWN]
     [message] = events[-1]["response"]["output"]
-    assert message["content"][0]["logprobs"] == [SHOWN, SHOWN]
+    content = message["content"]
+    assert [one["token"] for one in content[0]["logprobs"]] == ["Hi", " yo<", "b"]
+    done = [event for event in events if event["type"] == "response.output_text.done"]
+    assert [event["logprobs"] for event in done] == [content[0]["logprobs"]]
 
 
-def test_tokens_without_text_open_nothing() -> None:
-    writer = encoder()
+#: A reply in bytes, as it was sampled, and which of its tokens spell which message.
+SAMPLED = [b"<think>", b"\n", b"Hi", b"</think>", b"\n\n", b"Hi", b" y", b"ou", b"<tool_call>",
+           b"f", b"{}", b"</tool_call>", b"\nBye", b" \xc3", b"<end>"]  # fmt: skip
+TOLD = [
+    Delta(reasoning="H"),
+    Delta(reasoning="i"),
+    Delta(text="Hi"),
+    Delta(text=" you"),
+    OPEN,
+    Delta(call_index=0, arguments="{}"),
+    Delta(text="Bye \ufffd"),
+]
+#: How many of the tokens have come by each of these deltas.
+CHUNKS = [(3, 3, 7, 8, 10, 12, 14), (3, 4, 6, 9, 12, 12, 14), (14,) * 7]
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_each_message_tells_its_own_tokens_however_they_come(chunks: tuple[int, ...]) -> None:
+    tokens = [token(raw) for raw in SAMPLED]
+    fields = {"include": ["message.output_text.logprobs"]}
+    writer = encoder(**fields)
+    frames, before = writer.start(), 0
+    for delta, upto in zip(TOLD, chunks, strict=True):
+        frames += writer.delta(0, delta, tokens[before:upto])
+        before = upto
+    frames += writer.finish(0, FinishReason.LENGTH) + writer.end(USAGE)
+    events = read(frames)
+    final = events[-1]["response"]
+    _, first, _, last = final["output"]
+    found = [
+        [bytes(one["bytes"]) for one in message["content"][0]["logprobs"]]
+        for message in (first, last)
+    ]
+    assert found == [[b"Hi", b" y", b"ou"], [b"\nBye", b" \xc3"]]
+    # Those of its deltas are the same, none twice.
+    by_delta: dict[str, list[bytes]] = {first["id"]: [], last["id"]: []}
+    for event in events:
+        if event["type"] == "response.output_text.delta":
+            by_delta[event["item_id"]] += [bytes(one["bytes"]) for one in event["logprobs"]]
+    assert [*by_delta.values()] == found
+    # A whole reply comes with the token that ended it, too.
+    reply = joined(TOLD).ordered(TOLD)
+    whole = encoder(**fields).whole([reply], [FinishReason.LENGTH], USAGE, [tokens])
+    assert json.loads(whole) == final
+    again = reply_of(json.loads(json.dumps(reply.stored())))
+    items = output_items(TURN, again, FinishReason.LENGTH, logprobs=tokens)
+    assert items == final["output"]
+
+
+def test_of_a_text_that_is_not_as_it_was_sampled_no_tokens_are_told() -> None:
+    fields = {"include": ["message.output_text.logprobs"]}
+    whole = encoder(**fields).whole(
+        [Reply(text="Hello")], [FinishReason.STOP], USAGE, [[token("Bye")]]
+    )
+    [message] = json.loads(whole)["output"]
+    assert message["content"][0]["logprobs"] == []
+
+
+def test_nothing_said_opens_nothing() -> None:
+    writer = encoder(include=["message.output_text.logprobs"])
     assert writer.delta(0, Delta(), [LOGPROB]) == b""
     writer.delta(0, OPEN)
     assert writer.delta(0, Delta(), [LOGPROB]) == b""

@@ -113,6 +113,14 @@ def test_tools_come_back_as_they_were_sent(tools: list[Any]) -> None:
     assert restored(fields_of(request), request.tools) == {"tools": tools}
 
 
+def test_tools_that_may_not_be_called_come_back_all_the_same() -> None:
+    tools = [PLAIN, {**PLAIN, "name": "g"}]
+    only = {"type": "function", "name": "g"}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [only]}
+    request = asked(tools=tools, tool_choice=choice)
+    assert restored(fields_of(request), request.tools) == {"tools": tools, "tool_choice": choice}
+
+
 def test_tools_that_are_stored_are_not_stored_again() -> None:
     described = [{**PLAIN, "name": f"f{n}", "description": "d" * 900} for n in range(100)]
     assert asked(tools=described).response_fields == {"tools": {"strict": True}}
