@@ -10,12 +10,13 @@ import msgspec
 from gateway.engine.text_pool import TextStream
 from gateway.errors import EngineRejected, InvalidRequest
 from gateway.pipeline.events import Piece
+from gateway.pipeline.one_by_one import OneByOne
 from gateway.pipeline.turn import TEXT_ONLY, joined
 from gateway.records import Delta, Finish, Reply, TextChunk, Usage
 
 
 class TextSource:
-    """Deltas as the engine gives them; only the ids of tool calls are made anew, to be unique."""
+    """Deltas as the engine gives them, put in order; ids of calls are made anew, to be unique."""
 
     version: int | None = None
     stopped_by: str | None = None
@@ -25,6 +26,7 @@ class TextSource:
         self._choice = choice
         self._call_prefix = call_prefix
         self._deltas: list[Delta] = []
+        self._order = OneByOne()
 
     @property
     def started(self) -> bool:
@@ -53,10 +55,10 @@ class TextSource:
         return None
 
     def _read(self, chunk: TextChunk) -> tuple[Piece, Finish | None]:
-        deltas = tuple(self._own(delta) for delta in chunk.deltas)
-        self._deltas += deltas
+        deltas = self._order.take(self._own(delta) for delta in chunk.deltas)
         finish = None
         if chunk.finish is not None:
+            deltas += self._order.finish()
             usage = chunk.finish.usage or Usage(prompt_tokens=0, completion_tokens=0)
             finish = Finish(
                 reason=chunk.finish.reason,
@@ -64,7 +66,8 @@ class TextSource:
                 usage=usage,
                 detail=chunk.finish.detail or TEXT_ONLY,
             )
-        return Piece(choice=self._choice, deltas=deltas, ids=(), logprobs=()), finish
+        self._deltas += deltas
+        return Piece(choice=self._choice, deltas=tuple(deltas), ids=(), logprobs=()), finish
 
     def reply(self, sampled_ids: list[int]) -> Reply:  # noqa: ARG002 - there are none
         return joined(self._deltas)

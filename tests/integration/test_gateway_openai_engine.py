@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.dialects import first_event
 from tests.fakes import FakeSglang
 from tests.fakes_openai import FakeOpenAI, says
 from tests.running import Gateway, gateway_values, make_keys, running_gateway
+from tests.unit.anthropic_client import events, message_of
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
@@ -119,6 +121,53 @@ async def test_what_was_filtered_or_refused_says_so(
     [turn] = await gateway.rows("SELECT * FROM turns")
     assert (turn["finish_reason"], turn["finish_detail"]) == ("length", detail)
     assert turn["untrainable_reason"] == "no_token_ids"
+
+
+def part(index: int, arguments: str, name: str | None = None) -> dict[str, Any]:
+    """A piece of a call, as a server streams it."""
+    function = {"name": name, "arguments": arguments} if name else {"arguments": arguments}
+    own = {"id": f"theirs_{index}", "type": "function"} if name else {}
+    return {"tool_calls": [{"index": index, **own, "function": function}]}
+
+
+async def test_calls_that_an_upstream_mixes_are_told_one_by_one(gateway: Texts) -> None:
+    """In Responses and Messages a part that is closed cannot be opened again."""
+    mixed = [
+        part(0, "", "look"), part(1, "", "feed"), part(0, '{"at":'), part(1, '{"it"'),
+        {"content": "So."}, part(0, ' "fox"}'), part(1, ": 1}"), {"finish": "tool_calls"},
+    ]  # fmt: skip
+    expected = [("look", {"at": "fox"}), ("feed", {"it": 1})]
+    names = ("look", "feed")
+    flat: Any = [{"type": "function", "name": name, "parameters": {}} for name in names]
+    own = [{"name": name, "input_schema": {"type": "object"}} for name in names]
+    gateway.upstream.replies += [mixed, mixed]
+    async with (
+        gateway.client() as client,
+        client.responses.stream(model="tiny", input="Hi", tools=flat) as stream,
+    ):
+        async for _ in stream:
+            pass
+        response = await stream.get_final_response()
+    calls = [item for item in response.output if item.type == "function_call"]
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == expected
+    assert len({call.call_id for call in calls}) == 2
+    assert response.output_text == "So."
+    headers = {"x-api-key": gateway.keys.agent}
+    body = {"model": "tiny", "max_tokens": 9, "stream": True, "messages": ASK, "tools": own}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{gateway.url}/v1/messages", json=body) as answer,
+    ):
+        message = message_of(events(await answer.read()))
+    blocks = [block for block in message["content"] if block["type"] == "tool_use"]
+    assert [(block["name"], block["input"]) for block in blocks] == expected
+    assert all(block["id"].startswith("toolu_") for block in blocks)
+    turns = await gateway.rows("SELECT reply FROM turns")
+    assert len(turns) == 2
+    for turn in turns:
+        stored = [call["function"] for call in turn["reply"]["tool_calls"]]
+        assert [(one["name"], json.loads(one["arguments"])) for one in stored] == expected
+        assert turn["reply"]["content"] == "So."
 
 
 async def test_turns_are_continued_and_queued_for_judging(gateway: Texts) -> None:
