@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
@@ -9,6 +10,9 @@ from gateway.wire.base import TokenLogprob
 
 #: Stands for bytes that are no character, at the end of a reply that was cut within one.
 _HALF = "\ufffd"
+#: How vocabularies that are not of bytes write a space, and a byte that is no character.
+_SPACE = "\u2581"
+_BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
 
 
 class Spelling:
@@ -29,7 +33,7 @@ class Spelling:
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
         for token in tokens:
             self._tokens.append(token)
-            self._raw += token.raw
+            self._raw += _bytes(token.raw)
             self._ends.append(len(self._raw))
 
     def take(self, text: str) -> list[TokenLogprob]:
@@ -46,7 +50,7 @@ class Spelling:
     def _find(self, text: str) -> tuple[int, int]:
         """Which tokens, from the first to before the end."""
         whole = text.rstrip(_HALF)
-        signs = whole.encode("utf-8", "surrogatepass")
+        signs = whole.replace(_SPACE, " ").encode("utf-8", "surrogatepass")
         start = self._raw.find(signs, self.at) if text and self._tokens else -1
         if start < 0:
             return 0, 0
@@ -56,3 +60,9 @@ class Spelling:
                 end += 1
         self.at = end
         return bisect_right(self._ends, start), bisect_left(self._ends, end) + 1
+
+
+def _bytes(raw: bytes) -> bytes:
+    """What a token stands for in a text."""
+    found = _BYTE.fullmatch(raw)
+    return bytes.fromhex(found[1].decode()) if found else raw.replace(_SPACE.encode(), b" ")

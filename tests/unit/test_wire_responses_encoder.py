@@ -319,6 +319,16 @@ def test_each_message_tells_its_own_tokens_however_they_come(chunks: tuple[int, 
     assert items == final["output"]
 
 
+def test_tokens_of_a_vocabulary_of_pieces_are_found() -> None:
+    tokens = [token(raw) for raw in ("<think>", "\u2581Hi", "\u2581yo", "u<0x", "<0xC3>", "<0xA9>")]
+    fields = {"include": ["message.output_text.logprobs"]}
+    reply = Reply(text="Hi you<0x\u00e9")
+    whole = encoder(**fields).whole([reply], [FinishReason.STOP], USAGE, [tokens])
+    [message] = json.loads(whole)["output"]
+    told = [one["token"] for one in message["content"][0]["logprobs"]]
+    assert told == ["\u2581Hi", "\u2581yo", "u<0x", "<0xC3>", "<0xA9>"]
+
+
 def test_of_a_text_that_is_not_as_it_was_sampled_no_tokens_are_told() -> None:
     fields = {"include": ["message.output_text.logprobs"]}
     whole = encoder(**fields).whole(
