@@ -40,7 +40,8 @@ def routes(services: Services) -> APIRouter:
     Operator = Annotated[Principal, Depends(operator(services))]  # noqa: N806
 
     async def stand(drains: Drains) -> list[Found]:
-        here = _Here(services.worker_id, {"engines": services.pool.describe()})
+        followed = services.drains.current.followed()
+        here = _Here(services.worker_id, {"engines": services.pool.describe(), "drains": followed})
         others = await workers.alive("gateway", _ALIVE_S)
         return standing(drains, [here, *(one for one in others if one.id != here.id)])
 

@@ -224,6 +224,7 @@ class Services:
         return {
             "in_flight": self.pool.in_flight(),
             "engines": self.pool.describe(),
+            "drains": self.drains.current.followed(),
             "spooling": self.writer.spooling,
             "running": {one.hex: count for one, count in self.admitter.running().items()},
         }

@@ -50,6 +50,10 @@ class Drains:
     def counts(self) -> dict[str, int]:
         return {"engines": len(self.engines)}
 
+    def followed(self) -> dict[str, float]:
+        """For a report: since when each drains, which tells one draining from the next."""
+        return {name: entry["since"] for name, entry in self.engines.items()}
+
 
 def read_drains(value: Mapping[str, Any]) -> Drains:
     """The setting as it is stored."""
@@ -57,7 +61,10 @@ def read_drains(value: Mapping[str, Any]) -> Drains:
 
 
 class Told(Protocol):
-    """A gateway as it last reported itself: `detail` is `{"engines": [{"name", …}]}`."""
+    """A gateway as it last reported itself: `detail` has `engines`, and `drains` by their names.
+
+    The latter are what it follows, as `Drains.followed` has it.
+    """
 
     @property
     def id(self) -> Any: ...
@@ -74,15 +81,19 @@ def standing(drains: Drains, gateways: Iterable[Told]) -> list[Found]:
     """
     places: dict[str, list[Found]] = {name: [] for name in drains.engines}
     for gateway in gateways:
+        # Those of an earlier release know of no draining.
+        followed = gateway.detail.get("drains", {})
         for engine in gateway.detail.get("engines", ()):
-            # Those of an earlier release know of no draining.
+            name = engine["name"]
+            # A report may be older than a resuming and another draining.
+            behind = name in drains.engines and followed.get(name) != drains.engines[name]["since"]
             place = {
                 "id": gateway.id,
                 "healthy": engine["healthy"],
-                "draining": engine.get("draining", False),
+                "draining": name in followed and not behind,
                 "requests": engine.get("requests"),
             }
-            places.setdefault(engine["name"], []).append(place)
+            places.setdefault(name, []).append(place)
     return [
         engine_standing(name, drains.engines.get(name), at) for name, at in sorted(places.items())
     ]

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 READS = (
     "status", "sessions", "turns", "policies", "train-steps", "swaps", "events", "audit", "scores",
     "scores?by=client", "scores?by=tenant", "scores?by=tool", "traffic", "staleness", "workers",
-    "keys", "tenants", "rules", "pauses", "export", "export?ids=true",
+    "keys", "tenants", "rules", "pauses", "engines", "export", "export?ids=true",
 )  # fmt: skip
 #: What takes an id: the method, the path, and what of a tenant's it is the id of.
 NAMING = (
@@ -190,9 +190,9 @@ class Tenants(RuleBasedStateMachine):
     def moves_what_both_use(self, side: int, path: str) -> None:
         assert self._ask(side, "POST", path)[0] == 403
 
-    @rule(side=_WHO, path=st.sampled_from(("tenants", "rules")))
+    @rule(side=_WHO, path=st.sampled_from(("tenants", "rules", "engines/engine/drain")))
     def is_no_operator(self, side: int, path: str) -> None:
-        method, body = ("POST", {"name": "third"}) if path == "tenants" else ("PUT", {})
+        method, body = ("PUT", {}) if path == "rules" else ("POST", {"name": "third"})
         assert self._ask(side, method, path, body)[0] == 403
 
 

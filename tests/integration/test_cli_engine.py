@@ -45,9 +45,8 @@ class Reported:
         self.beat.changed()
 
     def report(self) -> dict[str, Any]:
-        draining = "e1" in self.follower.current.engines
-        engine = {"name": "e1", "healthy": True, "draining": draining, "requests": self.requests}
-        return {"engines": [engine]}
+        engine = {"name": "e1", "healthy": True, "requests": self.requests}
+        return {"engines": [engine], "drains": self.follower.current.followed()}
 
 
 @pytest.fixture

@@ -298,5 +298,9 @@ async def test_a_stand_in_serves_while_every_engine_with_token_ids_drains(
         pool.drain({"e0"})
         assert pool.text_only(LINEAGE)
         assert pool.ready
+        # The stand-in is drained by its name as the others are.
+        pool.drain({"e0", "t0"})
+        assert (pool.ready, pool.text_only(LINEAGE)) == (False, False)
+        assert told(pool) == {"e0": (True, 0), "t0": (True, 0)}
         pool.drain(())
         assert not pool.text_only(LINEAGE)
