@@ -10,7 +10,11 @@ from gateway.tokens.template import ChatTemplate
 _SAID = "Zq7"
 _ASKED = {"role": "user", "content": "Ux1"}
 #: What a model ends with in some replies, though its template writes the other.
-_ALSO = {"<|eot_id|>": ("<|eom_id|>",), "<|return|>": ("<|call|>",)}
+_ALSO = {
+    "<|eot_id|>": ("<|eom_id|>",),
+    "<|return|>": ("<|call|>",),
+    "<turn|>": ("<|tool_response>",),
+}
 
 
 def reply_ends(

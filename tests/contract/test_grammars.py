@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from gateway.tokens.formats import FORMATS
+from gateway.tokens.formats import FORMATS, ChannelFormat
+from gateway.tokens.formats.gemma4 import GEMMA4
 from gateway.tokens.formats.harmony import HARMONY
+from gateway.tokens.formats.hunyuan import HY3
+from gateway.tokens.formats.inkling import INKLING
 from gateway.tokens.grammar import enforced
 from gateway.tokens.reply_format import ReplyFormat
 from tests.fixtures_engine import engine_python
@@ -82,6 +85,70 @@ def test_calls_are_forced_as_the_models_of_each_form_write_them() -> None:
     }
 
 
+QUOTED = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string"},
+        "n": {"type": "integer"},
+        "l": {"type": "array", "items": {"type": "string"}},
+        "o": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "y": {"type": ["string", "null"]}},
+            "required": ["x"],
+        },
+        "e": {"enum": ["p", "q"]},
+        "any": {},
+    },
+    "required": ["n"],
+}
+#: Gemma's arguments, and whether they are what the schema says.
+NOTATIONS = {
+    "{n:3}": True,
+    "{a:'x',n:3,l:['a','b'],o:{x:1.5e3,y:null},e:'q'}": True,
+    "{n:3,l:[],any:{k:[1,{z:'w'}]}}": True,
+    "{a:'a < b <| c <|\" d << <<|\",{}',n:0}": True,
+    "{}": False,
+    "{a:'x'}": False,
+    "{n:3,a:'x'}": False,
+    "{n:3.5}": False,
+    "{n:3,o:{y:null}}": False,
+    "{n:3,e:'r'}": False,
+    "{n:3,}": False,
+}
+
+
+def test_gemmas_arguments_are_those_of_the_schema() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": QUOTED}}
+    grammar, _ = enforced(None, [tool], ReplyFormat(calls=GEMMA4), required=True)
+    assert grammar is not None
+    texts = ["<|tool_call>call:f" + one.replace("'", '<|"|>') + "<tool_call|>" for one in NOTATIONS]
+    assert dict(zip(NOTATIONS, taken([(grammar["structural_tag"], texts)]), strict=True)) == (
+        NOTATIONS
+    )
+
+
+def test_hunyuans_arguments_are_those_of_the_schema() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": QUOTED}}
+    grammar, _ = enforced(None, [tool], ReplyFormat(calls=HY3), required=True)
+    assert grammar is not None
+    asked = {
+        (("n", "3"),): True,
+        (("a", "x <y>"), ("n", "3"), ("o", '{"x": 1}'), ("e", "q")): True,
+        (("a", "x"),): False,
+        (("n", "3"), ("e", "r")): False,
+        (("n", "3"), ("o", "{}")): False,
+        (): False,
+    }
+    texts = []
+    for pairs in asked:
+        inside = "".join(
+            f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in pairs
+        )
+        call = f"<tool_calls>\n<tool_call>f<tool_sep>\n{inside}</tool_call>\n</tool_calls>"
+        texts.append(re.sub(r"(</?(?:tool|arg)_\w+)>", r"\1:opensource>", call))
+    assert dict(zip(asked, taken([(grammar["structural_tag"], texts)]), strict=True)) == asked
+
+
 def test_reasoning_may_come_before_a_call() -> None:
     call = look("hermes")
     texts = [call, f"<think>\nHm.\n</think>\n\n{call}", f"Hm.\n</think>\n\n{call}"]
@@ -95,14 +162,31 @@ def test_reasoning_may_come_before_a_call() -> None:
     assert taken(asked) == [True, True, False, False, True, True]
 
 
-def test_what_is_enforced_stands_in_its_channel() -> None:
+@pytest.mark.parametrize(
+    ("channels", "opening", "thought"),
+    [
+        (
+            HARMONY,
+            "<|channel|>final<|message|>",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant",
+        ),
+        (
+            INKLING,
+            "<|content_text|>",
+            "<|content_thinking|>Hm.<|end_message|><|message_model|>",
+        ),
+    ],
+    ids=["harmony", "inkling"],
+)
+def test_what_is_enforced_stands_in_its_channel(
+    channels: ChannelFormat, opening: str, thought: str
+) -> None:
     answer = '{"city": "Oslo"}'
-    final, call = f"<|channel|>final<|message|>{answer}", look("harmony")
-    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-    texts = [final, thought + final, call, thought + call, answer, "<|channel|>final<|message|>Hi"]
+    final, call = opening + answer, look(channels.name)
+    texts = [final, thought + final, call, thought + call, answer, opening + "Hi"]
     given = {"json_schema": json.dumps(SCHEMA | {"additionalProperties": False})}
     asked: list[tuple[Any, list[str]]] = []
-    for form in (HARMONY, HARMONY.untooled):
+    for form in (channels, channels.untooled):
         grammar, _ = enforced(given, tools(), ReplyFormat(calls=form), required=False)
         assert grammar is not None
         asked.append((grammar["structural_tag"], texts))

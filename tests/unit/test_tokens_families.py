@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gateway.pipeline.turn import joined
 from gateway.tokens import tokenizer as ours
-from gateway.tokens.formats import FORMATS, HERMES, CallFormat, format_of
+from gateway.tokens.formats import FORMATS, HERMES, THINK, CallFormat, format_of
 from gateway.tokens.parser import ReplyParser, parse_reply
 from gateway.tokens.reasoning import reasoning_tokens
 from gateway.tokens.reply_format import ReplyFormat, split
@@ -32,7 +32,7 @@ def tokenizer_of(form: CallFormat) -> ours.Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken("<|stop|>", special=True)])
-    marks = ["<think>", "</think>", *form.wrappers, *form.marks]
+    marks = [*THINK.marks, *form.thought.marks, *form.wrappers, *form.marks]
     for index, mark in enumerate(dict.fromkeys(marks)):
         backend.add_tokens([AddedToken(mark, normalized=False, special=index % 2 == 1)])
     facts = ours.ModelFacts(
@@ -86,7 +86,8 @@ def pieces_of(name: str) -> list[str]:
                   "</arg_value>", '<parameter name="note">', "</function>"]  # fmt: skip
     return [
         one, both(name), *form.marks, *form.wrappers, *halves, *parameters,
-        "<think>", "</think>", "\n", "\n\n", " ", "Hi", "é", "日本", "🙂", "<", "</", "{", "}", "[",
+        *THINK.marks, form.thought.open, form.thought.close, '<|"|>', "call:f{a:",
+        "\n", "\n\n", " ", "Hi", "é", "日本", "🙂", "<", "</", "{", "}", "[",
         "]", ";", ",", '"', "\\", '{"answer": 1}', '{"parameters": {"x": "}"}, "name": "k"}',
         '{"type": "function", "name": "t", "parameters": {}}', "STOP", "ST", "\ufffd", "True",
     ]  # fmt: skip
@@ -109,15 +110,25 @@ places = st.lists(st.integers(0, 400), max_size=20)
     reply=replies(),
     think=st.booleans(),
     prefilled=st.booleans(),
+    own=st.booleans(),
     stops=st.lists(st.sampled_from(["STOP", "TO", "é", "\n\n", "}", "🙂"]), max_size=2),
     places=places,
 )
-def test_any_split_gives_what_the_whole_gives(
-    reply: tuple[str, str], think: bool, prefilled: bool, stops: list[str], places: list[int]
+def test_any_split_gives_what_the_whole_gives(  # noqa: PLR0917 - hypothesis passes them by name
+    reply: tuple[str, str],
+    think: bool,
+    prefilled: bool,
+    own: bool,
+    stops: list[str],
+    places: list[int],
 ) -> None:
     name, text = reply
     form = ReplyFormat(
-        think=think, prefilled=think and prefilled, calls=FORMS[name], schemas=SCHEMAS
+        think=think,
+        prefilled=think and prefilled,
+        thought=FORMS[name].thought if own else THINK,
+        calls=FORMS[name],
+        schemas=SCHEMAS,
     )
     ids = [*TOKENIZERS[name].encode(text), STOP, *TOKENIZERS[name].encode("after")]
     expected = whole(name, ids, form, stops)
