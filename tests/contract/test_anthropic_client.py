@@ -64,6 +64,10 @@ async def test_a_whole_exchange(gateway: Gateway, python: Path) -> None:
     await check_turns(gateway, seen["first"])
     assert seen["counted"] == len(gateway.engine.requests[0]["input_ids"])
     assert seen["request_id"].startswith("req_")
+    assert seen["models"] == ["tiny"]
+    told = (seen["card"]["type"], seen["card"]["id"], seen["card"]["display_name"])
+    assert told == ("model", "tiny", "tiny")
+    assert seen["card"]["created_at"].startswith("1970-01-01T00:00:00")
 
 
 async def test_a_whole_exchange_streamed(gateway: Gateway, python: Path) -> None:
@@ -91,6 +95,7 @@ async def test_errors_are_those_that_the_client_knows(gateway: Gateway, python: 
         "key": ("AuthenticationError", 401),
         "model": ("NotFoundError", 404),
         "length": ("BadRequestError", 400),
+        "range": ("BadRequestError", 400),
         "overloaded": ("OverloadedError", 529),
     }
     assert "prompt is too long" in seen["length"]["message"]

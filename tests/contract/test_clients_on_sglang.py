@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,12 @@ def counted(reply: Mapping[str, Any]) -> tuple[int, int]:
     return usage["input_tokens"] + cached, usage["output_tokens"]
 
 
+#: What a stream must have told of the call, where the client names its events.
+DELTAS = {
+    "chat": "tool_calls.function.arguments.delta",
+    "responses": "response.function_call_arguments.delta",
+    "messages": "input_json",
+}
 SESSIONS = [
     ("openai", "chat", "chat"),
     ("openai", "chat_streamed", "chat"),
@@ -97,6 +104,7 @@ async def test_a_call_and_what_follows_it(
     seen = await session(gateway, client, doing)
     one, two, *more = await gateway.rows("SELECT * FROM turns ORDER BY id")
     check_call(api, seen["first"], one)
+    assert DELTAS[api] in seen.get("kinds", DELTAS.values())
     assert len(more) == (doing == "responses" and client == "openai")
     check_follows(one, two)
     # A bare stream of this API comes without a whole.
@@ -113,6 +121,49 @@ async def test_the_tool_runner_runs_the_call(gateway: Gateway) -> None:
     for message, turn in zip(messages, (one, two), strict=True):
         check_call("messages", message, turn)
     check_follows(one, two)
+
+
+async def test_what_a_schema_forces_is_parsed_into_models(gateway: Gateway) -> None:
+    """By chat, by a response, and as the arguments of a call."""
+    found = await session(gateway, "openai", "parsed")
+    turns = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert len(turns) == len(found) == 3
+    said = [turn["reply"]["content"] for turn in turns[:2]]
+    [call] = turns[2]["reply"]["tool_calls"]
+    for one, text in zip(found, [*said, call["function"]["arguments"]], strict=True):
+        assert (one["city"] in CITIES, one["degrees"] in (20, 21)) == (True, True)
+        assert json.loads(text) == one
+    assert [turn["untrainable_reason"] for turn in turns] == ["grammar"] * 3
+    assert [turn["stream_mismatch"] for turn in turns] == [False] * 3
+
+
+#: What each client calls an error, and its status.
+ERRORS = {
+    "key": ("AuthenticationError", 401),
+    "model": ("NotFoundError", 404),
+    "length": ("BadRequestError", 400),
+    "range": ("BadRequestError", 400),
+}
+
+
+@pytest.mark.parametrize(
+    ("client", "apis"), [("openai", ("chat ", "responses ", "completions ")), ("anthropic", ("",))]
+)
+async def test_each_protocol_has_its_own_errors(
+    gateway: Gateway, client: str, apis: tuple[str, ...]
+) -> None:
+    seen = await session(gateway, client, "errors")
+    assert {name: (error["class"], error["status"]) for name, error in seen.items()} == {
+        f"{api}{name}": error for api in apis for name, error in ERRORS.items()
+    }
+    assert all(error["request_id"] for error in seen.values())
+    for api in apis:
+        message = seen[f"{api}length"]["message"]
+        counts = [int(number) for number in re.findall(r"\d+", message)]
+        # What the context holds, and what the prompt alone would take of it: 18,000 words.
+        assert any(2000 <= count <= 2048 for count in counts), message
+        assert any(count > 18_000 for count in counts), message
+    assert await gateway.rows("SELECT 1 FROM turns") == []
 
 
 def check_call(api: str, reply: Mapping[str, Any], turn: Mapping[str, Any]) -> None:

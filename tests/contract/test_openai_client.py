@@ -139,7 +139,7 @@ async def test_responses_streamed(gateway: Gateway, python: Path) -> None:
 async def test_errors_are_those_that_the_client_knows(gateway: Gateway, python: Path) -> None:
     gateway.engine.faults.refuse = (503, "The request queue is full.")
     seen = await session(gateway, python, "errors")
-    for api in ("chat", "responses"):
+    for api in ("chat", "responses", "completions"):
         found = {
             name: (seen[f"{api} {name}"]["class"], seen[f"{api} {name}"]["status"])
             for name in ("key", "model", "length", "range", "full")

@@ -65,7 +65,11 @@ def plain() -> dict[str, Any]:
         )
         first = client.messages.create(**{**ASK, **CALL})
         last = client.messages.create(**answered(first))
+        models = [model.id for model in client.models.list(limit=1)]
+        card = client.models.retrieve(models[0])
     return {
+        "models": models,
+        "card": card.to_dict(mode="json"),
         "counted": counted.input_tokens,
         "first": first.to_dict(),
         "last": last.to_dict(),
@@ -106,7 +110,8 @@ def errors() -> dict[str, Any]:
             ("key", {}, "wrong"),
             ("model", {"model": "other"}, None),
             ("length", {"messages": [{"role": "user", "content": "a b " * 9000}]}, None),
-            ("overloaded", {}, None),
+            ("range", {"extra_body": {"temperature": 9}}, None),
+            *(() if FORCED else (("overloaded", {}, None),)),
         ):
             asking = client if key is None else client.with_options(api_key=key)
             try:

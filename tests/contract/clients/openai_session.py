@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import openai
 from pydantic import BaseModel
@@ -40,9 +40,16 @@ if not FORCED:
     CALL = SAY = CHAT_CALL = CHAT_SAY = {}
 
 
+#: Of what is parsed: a model that says anything would go on with a text or a number for long.
+City: Any = Literal["Oslo", "Bergen"] if FORCED else str
+Degrees: Any = Literal[20, 21] if FORCED else int
+BOUND: Any = {"max_tokens": 900} if FORCED else {}
+BOUND_RESPONSE: Any = {"max_output_tokens": 900} if FORCED else {}
+
+
 class Weather(BaseModel):
-    city: str
-    degrees: int
+    city: City
+    degrees: Degrees
 
 
 def told(arguments: str) -> str:
@@ -117,10 +124,16 @@ async def chat_streamed() -> Any:
 def parsed() -> Any:
     """`parse` with a model of pydantic, in both APIs."""
     with openai.OpenAI(max_retries=0) as client:
-        chat = client.chat.completions.parse(model="tiny", messages=ASK, response_format=Weather)
-        response = client.responses.parse(model="tiny", input=ASK, text_format=Weather)
+        chat = client.chat.completions.parse(
+            model="tiny", messages=ASK, response_format=Weather, **BOUND
+        )
+        response = client.responses.parse(
+            model="tiny", input=ASK, text_format=Weather, **BOUND_RESPONSE
+        )
         tool = openai.pydantic_function_tool(Weather, name="get_weather")
-        called = client.chat.completions.parse(model="tiny", messages=ASK, tools=[tool])
+        called = client.chat.completions.parse(
+            model="tiny", messages=ASK, tools=[tool], **CHAT_CALL
+        )
     of_chat, of_response = chat.choices[0].message.parsed, response.output_parsed
     [call] = called.choices[0].message.tool_calls or ()
     of_call: Any = call.function.parsed_arguments
@@ -185,13 +198,19 @@ def errors() -> Any:
                 "responses",
                 lambda asking, asked, **more: asking.responses.create(input=asked, **more),
             ),
+            (
+                "completions",
+                lambda asking, asked, **more: asking.completions.create(
+                    prompt=asked[0]["content"], **more
+                ),
+            ),
         ):
             for name, asked, more, key in (
                 ("key", ASK, {"model": "tiny"}, "wrong"),
                 ("model", ASK, {"model": "other"}, None),
                 ("length", [{"role": "user", "content": "a b " * 9000}], {"model": "tiny"}, None),
                 ("range", ASK, {"model": "tiny", "temperature": 9}, None),
-                ("full", ASK, {"model": "tiny"}, None),
+                *(() if FORCED else (("full", ASK, {"model": "tiny"}, None),)),
             ):
                 asking = client if key is None else client.with_options(api_key=key)
                 try:
