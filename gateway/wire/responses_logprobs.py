@@ -8,8 +8,11 @@ from collections.abc import Sequence
 
 from gateway.wire.base import TokenLogprob
 
-#: Stands for bytes that are no character, at the end of a reply that was cut within one.
-_HALF = "\ufffd"
+#: Stands for bytes that are no character: of them there is at least one, and none of ASCII.
+_BROKEN = re.compile("\ufffd+")
+_HIGH = bytes(range(0x80, 0x100))
+#: Places that a text with such bytes is looked for at.
+_TRIES = 64
 #: How vocabularies that are not of bytes write a space, and a byte that is no character.
 _SPACE = "\u2581"
 _BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
@@ -49,17 +52,38 @@ class Spelling:
 
     def _find(self, text: str) -> tuple[int, int]:
         """Which tokens, from the first to before the end."""
-        whole = text.rstrip(_HALF)
-        signs = whole.replace(_SPACE, " ").encode("utf-8", "surrogatepass")
-        start = self._raw.find(signs, self.at) if text and self._tokens else -1
-        if start < 0:
+        place = self._place(text) if text and self._tokens else None
+        if place is None:
             return 0, 0
-        end = start + len(signs)
-        if whole != text:
-            while end < len(self._raw) and self._raw[end] >= 0x80:
-                end += 1
-        self.at = end
-        return bisect_right(self._ends, start), bisect_left(self._ends, end) + 1
+        start, self.at = place
+        return bisect_right(self._ends, start), bisect_left(self._ends, self.at) + 1
+
+    def _place(self, text: str) -> tuple[int, int] | None:
+        """The first and the end of the bytes of a text."""
+        text = text.replace(_SPACE, " ")
+        first, *others = (part.encode("utf-8", "surrogatepass") for part in _BROKEN.split(text))
+        start = self.at - 1
+        for _ in range(_TRIES):
+            start = self._raw.find(first, start + 1)
+            if start < 0:
+                return None
+            end: int | None = start + len(first)
+            for part in others:
+                end = None if end is None else self._after(end, part)
+            if end is not None:
+                return start, end
+        return None
+
+    def _after(self, at: int, part: bytes) -> int | None:
+        """The end of a part that broken bytes come before; None where others do."""
+        raw = self._raw
+        found = raw.find(part, at + 1) if part else at
+        if not part:
+            while found < len(raw) and raw[found] >= 0x80:
+                found += 1
+        if found <= at or raw[at:found].translate(None, _HIGH):
+            return None
+        return found + len(part)
 
 
 def _bytes(raw: bytes) -> bytes:

@@ -138,3 +138,20 @@ async def test_a_sampled_token_is_among_the_likeliest(gateway: Gateway) -> None:
         assert values == sorted(values, reverse=True)
         # Nothing is likelier than the token that greedy sampling takes.
         assert (token.top_logprobs[0].bytes, values[0]) == (token.bytes, token.logprob)
+
+
+async def test_a_response_is_read_again_to_the_last_digit(gateway: Gateway) -> None:
+    """What the engine says is of 32 bits, and so is what is stored."""
+    async with gateway.client() as client:
+        for stream in (True, False):
+            asked: Any = {"model": "tiny", "input": "The quick brown fox?", "stream": stream}
+            asked |= {"include": ["message.output_text.logprobs"], "top_logprobs": 4}
+            asked |= {"temperature": 0, "max_output_tokens": 6}
+            reply = await client.responses.create(**asked)
+            if stream:
+                reply = [event async for event in reply][-1].response
+            [part] = reply.output[0].content
+            assert part.logprobs
+            assert [len(token.top_logprobs) for token in part.logprobs] == [4] * len(part.logprobs)
+            stored = await client.responses.retrieve(reply.id)
+            assert stored.to_dict() == reply.to_dict()

@@ -24,6 +24,7 @@ from gateway.wire.base import TokenLogprob
 from gateway.wire.openai_responses import OpenAIResponses
 from gateway.wire.responses_encoder import ResponsesEncoder
 from gateway.wire.responses_input import messages_of
+from gateway.wire.responses_logprobs import Spelling
 from gateway.wire.responses_output import output_items, reply_of
 from tests.unit.told_replies import told
 
@@ -327,6 +328,26 @@ def test_tokens_of_a_vocabulary_of_pieces_are_found() -> None:
     [message] = json.loads(whole)["output"]
     told = [one["token"] for one in message["content"][0]["logprobs"]]
     assert told == ["\u2581Hi", "\u2581yo", "u<0x", "<0xC3>", "<0xA9>"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "text", "told"),
+    [
+        ([b"a", b"\xc3", b"b"], "a\ufffdb", slice(None)),
+        ([b"<x>", b"\xe2\x82", b"\xff", b"b", b"<e>"], "\ufffd\ufffdb", slice(1, 4)),
+        ([b"a", b"\xe2", b"\x82", b"<e>"], "a\ufffd", slice(0, 3)),
+        ([b"a\xc3", b"\xc3\xa9", b"c"], "a\ufffd\u00e9c", slice(None)),
+        # The model may write that sign itself.
+        ([b"a", b"\xef\xbf", b"\xbd", b"b"], "a\ufffdb", slice(None)),
+        # Of two places the one where nothing else stands in between.
+        ([b"a", b"x\xc3", b"a", b"\xc3", b"b"], "a\ufffdb", slice(2, 5)),
+        ([b"a", b"x", b"b"], "a\ufffdb", slice(0, 0)),
+        ([b"a", b"b"], "a\ufffdb", slice(0, 0)),
+    ],
+)
+def test_bytes_that_are_no_character(raw: list[bytes], text: str, told: slice) -> None:
+    tokens = [token(one) for one in raw]
+    assert Spelling(tokens).take(text) == tokens[told]
 
 
 def test_of_a_text_that_is_not_as_it_was_sampled_no_tokens_are_told() -> None:
