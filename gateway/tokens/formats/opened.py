@@ -14,7 +14,7 @@ class OpenedReader(CallReader):
     """A reader of calls that begin with a tag; what follows the tag is for `_in_head`.
 
     `_before` is what is shown before a head that is no call after all. Spaces around calls are
-    dropped, and `dropped` are texts that say nothing there.
+    dropped, and `dropped` are texts that say nothing there; they begin as the tag does.
     """
 
     def __init__(
@@ -22,6 +22,7 @@ class OpenedReader(CallReader):
     ) -> None:
         super().__init__(mint)
         self._opening = opening
+        self._first = opening[0]
         self._marks = (opening, *dropped)
         self._mark = any_of(self._marks)
         self._before = ""
@@ -30,6 +31,10 @@ class OpenedReader(CallReader):
         self._after_call = False
 
     def _in_text(self, final: bool) -> bool:
+        if self._first not in self._buffer:
+            self._tell(self._buffer, final)
+            self._buffer = ""
+            return False
         found = self._mark.search(self._buffer)
         if found is None:
             keep = 0 if final else held_back(self._buffer, *self._marks)
