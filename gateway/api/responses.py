@@ -24,6 +24,7 @@ from gateway.wire.openai_responses import (
     OpenAIResponses,
     continued,
     continues_stored,
+    may_be_cut,
     referred,
     unknown_previous,
     unknown_response,
@@ -68,6 +69,12 @@ class Responses(Inference):
         await super()._answer(exchange, scope)
 
     async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:
+        request = await self._whole_of(principal, request)
+        if may_be_cut(request):
+            request = await self.services.pipeline.fitted(principal, request)
+        return request
+
+    async def _whole_of(self, principal: Principal, request: TurnRequest) -> TurnRequest:
         """Put in what the request only names: items of replies, and the conversation before it.
 
         Raises InvalidRequest or NotFound for what there is not, or what may not be read.

@@ -13,7 +13,7 @@ from gateway.records import Sampling, TurnKind
 from gateway.tokens.tokenizer import Tokenizer
 
 #: SGLang refuses prompts that leave fewer ids than this in the context.
-_ENGINE_RESERVE = 6
+ENGINE_RESERVE = 6
 
 
 def bounded(
@@ -37,7 +37,7 @@ def bounded(
     asked = request.sampling.max_tokens
     if request.shorten and asked is not None:
         asked = None if call.media and asked >= left else min(asked, max(left, 1))
-    if left <= _ENGINE_RESERVE or (asked is not None and asked > left):
+    if left <= ENGINE_RESERVE or (asked is not None and asked > left):
         raise ContextTooLong(limit=limit, prompt_tokens=len(prompt_ids), reply_tokens=asked or 1)
     for token in request.sampling.logit_bias or ():
         if not 0 <= token < facts.vocab_size:

@@ -17,6 +17,7 @@ from gateway.pipeline.admitted import admitted, learnable
 from gateway.pipeline.bounds import bounded
 from gateway.pipeline.choice import Choice
 from gateway.pipeline.events import Finished, Listener, Started
+from gateway.pipeline.fitting import fitting
 from gateway.pipeline.media import check_kept, refused, sources_of
 from gateway.pipeline.place import Placer
 from gateway.pipeline.prompt import Prompt, Prompter
@@ -112,6 +113,21 @@ class Pipeline:
                 )
         ids = await self._prompter.ids(request)
         return await shown_length(self._pool, principal, ids, media) if media else len(ids)
+
+    async def fitted(self, principal: Principal, request: TurnRequest) -> TurnRequest:
+        """A request without its oldest messages, if with them it is longer than the context.
+
+        Engines of text tell no lengths, and get all of it. Raises InvalidRequest where the model's
+        template refuses the messages.
+        """
+        tokenizer = self._tokenizer
+        if tokenizer is None or self._pool.text_only(principal.lineage_id):
+            return request
+
+        async def measure(asked: TurnRequest) -> int:
+            return len(await self._prompter.ids(asked))
+
+        return await fitting(request, self._context(tokenizer), measure)
 
     async def serve_turn(
         self,
@@ -209,9 +225,7 @@ class Pipeline:
             call,
             prompt.ids,
             tokenizer,
-            limit=self._pool.context_length(
-                settings.model.context_length or tokenizer.facts.context_length
-            ),
+            limit=self._context(tokenizer),
             defaults=settings.sampling,
         )
         sampling, form = self._form(request, prompt, sampling, tokenizer)
@@ -228,6 +242,11 @@ class Pipeline:
             )
             sources.append((own, source))
         return prompt, sources
+
+    def _context(self, tokenizer: Tokenizer) -> int:
+        """The context's length in ids."""
+        configured = self._settings.model.context_length
+        return self._pool.context_length(configured or tokenizer.facts.context_length)
 
     def _text_sources(self, call: Call) -> tuple[Prompt, list[tuple[Sampling, Source]]]:
         """The same without ids; sampling is what the client set, since all else is not ours."""

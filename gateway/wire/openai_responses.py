@@ -189,6 +189,11 @@ def continues_stored(request: TurnRequest) -> bool:
     return request.echo["response"]["previous_response_id"] is not None
 
 
+def may_be_cut(request: TurnRequest) -> bool:
+    """Whether the oldest items may be dropped where all of them are too long."""
+    return bool(request.echo["response"].get("truncation") == "auto")
+
+
 def continued(before: Sequence[Message], new: Sequence[Message]) -> tuple[Message, ...]:
     """A stored conversation and what follows it, under the new request's own instructions."""
     own = [message for message in new if message.get(INSTRUCTIONS)]

@@ -509,3 +509,53 @@ async def test_codex_gets_its_turn_state(gateway: Gateway) -> None:
     assert session["external_id"] == "s"
     async with aiohttp.ClientSession(headers={"authorization": headers["authorization"]}) as http:
         assert await state() is None
+
+
+async def test_the_oldest_items_are_dropped_where_a_client_lets_them(
+    gateway: Gateway, client: openai.AsyncOpenAI
+) -> None:
+    """`truncation: auto`: the instructions and the newest items stay."""
+    items: Any = []
+    for number in range(60):
+        items.append({"role": "user", "content": f"question{number} " + "fox " * 20})
+        items.append({"role": "assistant", "content": f"answer{number}."})
+    items.append({"role": "user", "content": "And the last?"})
+    asked: Any = {"model": "tiny", "instructions": "Be brief.", "max_output_tokens": 50}
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.responses.create(input=items, truncation="disabled", **asked)
+    assert caught.value.code == "context_length_exceeded"
+    gateway.says("The last.")
+    first = await client.responses.create(input=items, truncation="auto", **asked)
+    assert (first.output_text, first.truncation) == ("The last.", "auto")
+    context = gateway.services.tokenizer.facts.context_length
+    [prompt] = [body["input_ids"] for body in gateway.engine.requests]
+    # Room for the reply, and no more than one exchange (below 100 ids) beyond what had to go.
+    assert context - 150 < len(prompt) <= context - 50
+    assert first.usage is not None
+    assert first.usage.input_tokens == len(prompt)
+    shown = gateway.services.tokenizer.decode(prompt)
+    assert "Be brief." in shown
+    assert "question0 " not in shown
+    kept = [number for number in range(60) if f"answer{number}." in shown]
+    assert kept == list(range(kept[0], 60))
+    assert kept[0] > 10
+    assert shown.rstrip().endswith("assistant")
+    # What came before by an id counts as well.
+    gateway.says("On it goes.")
+    second = await client.responses.create(
+        input="question60 " + "fox " * 400,
+        previous_response_id=first.id,
+        truncation="auto",
+        **asked,
+    )
+    assert second.output_text == "On it goes."
+    prompt = gateway.engine.requests[-1]["input_ids"]
+    assert len(prompt) <= context - 50
+    shown = gateway.services.tokenizer.decode(prompt)
+    assert ("The last." in shown, "question60 " in shown) == (True, True)
+    one, two = await gateway.rows("SELECT id, parent_id, session_id FROM turns ORDER BY id")
+    assert (two["parent_id"], two["session_id"]) == (one["id"], one["session_id"])
+    # One item that is too long by itself stays, and is told with its whole length.
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.responses.create(input="fox " * 9000, truncation="auto", **asked)
+    assert caught.value.code == "context_length_exceeded"
