@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from gateway.errors import ConfigError, InvalidRequest
+from gateway.tokens.formats import format_of
 from gateway.tokens.template import ChatTemplate
 
 _SAID = "Zq7"
@@ -29,6 +30,10 @@ def reply_ends(
         return ()
     _, said, closing = text.rpartition(_SAID)
     closing = closing.lstrip() if said else ""
+    # Where a reply is several messages, the end of one is not its own.
+    channels = format_of(source).untooled
+    for end in channels.ends if channels else ():
+        closing = closing.removeprefix(end).lstrip()
     end = max(
         (token for token in special if token and closing.startswith(token)), key=len, default=""
     )

@@ -94,10 +94,22 @@ class TemplateRenderer:
             )
         # The stop token is tokenized along with what follows, since some of them swallow the
         # white space after them; the one that was sampled then stands in for it.
-        first, *rest = self._tokenizer.encode(proof.close + full[len(closed) :])
-        if not trail.sampled_ids or not self._ends_as(trail.sampled_ids[-1], first):
+        written = self._tokenizer.encode(proof.close + full[len(closed) :])
+        sampled = self._sampled_of(written, trail.sampled_ids)
+        if not sampled:
             return Extension(reason="parent_not_closed")
-        return Extension(trail=trail, added=rest)
+        return Extension(trail=trail, added=written[sampled:])
+
+    def _sampled_of(self, written: Sequence[int], sampled: Sequence[int]) -> int:
+        """How much of what is written behind a reply the model has sampled: its end, or nothing.
+
+        Where a reply is several messages, what ends the last of them comes first.
+        """
+        if not sampled:
+            return 0
+        if self._ends_as(sampled[-1], written[0]):
+            return 1
+        return 2 if list(sampled[-2:]) == list(written[:2]) else 0
 
     def _ends_as(self, sampled: int, written: int) -> bool:
         """Whether the token that ended a reply may stand where the template writes another."""

@@ -216,3 +216,12 @@ def test_gemmas_replies_end_before_results_as_well() -> None:
     template = "{% for m in messages %}{{ m.content }}<turn|>{% endfor %}"
     ends = reply_ends(template, {}, {"<turn|>", "<|tool_response>"})
     assert ends == ("<turn|>", "<|tool_response>")
+
+
+def test_inklings_replies_do_not_end_with_their_first_message() -> None:
+    template = (
+        "{% for m in messages %}<|message_model|><|content_text|>{{ m.content }}<|end_message|>"
+        "<|content_model_end_sampling|>{% endfor %}{# <|content_invoke_tool_json|> #}"
+    )
+    special = {"<|message_model|>", "<|end_message|>", "<|content_model_end_sampling|>"}
+    assert reply_ends(template, {}, special) == ("<|content_model_end_sampling|>",)

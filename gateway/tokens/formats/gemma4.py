@@ -35,7 +35,8 @@ class Gemma4Calls:
     name: str
     marks: tuple[str, ...] = (OPEN, CLOSE, QUOTE)
     wrappers: tuple[str, ...] = ()
-    one_call_stops: tuple[str, ...] = (CLOSE,)
+    # The second ends every reply with calls.
+    one_call_stops: tuple[str, ...] = (CLOSE, "<|tool_response>")
     thought: Thought = _THOUGHT
 
     @property
