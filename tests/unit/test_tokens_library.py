@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from renderers.configs import BaseRendererConfig
 
-from gateway.records import Message, Reply
+from gateway.records import FinishReason, Message, Reply, Trail, new_id
 from gateway.tokens.formats import format_of
 from gateway.tokens.library_renderer import LibraryRenderer
 from gateway.tokens.parser import ReplyParser, parse_reply
@@ -158,6 +158,36 @@ def test_what_a_family_writes_is_read(name: str, burst: bool) -> None:
     assert ("Hm." in tokenizer.decode(thought)) is family.thinks
     assert "look" not in tokenizer.decode(thought)
     assert format_of(tokenizer.decode([*prompt, *ids])) is form.calls
+
+
+@pytest.mark.parametrize("name", sorted(LIBRARY))
+def test_a_result_extends_the_ids_that_were_sampled(name: str) -> None:
+    tokenizer, renderer, kwargs = TOKENIZERS[name], RENDERERS[name], FAMILIES[name].kwargs
+    reply = reply_of("Hm.", "", [{"city": "Oslo"}])
+    prompt, ids = written(name, reply)
+    stops = tokenizer.facts.stop_token_ids
+    end = next(index for index, id_ in enumerate(ids, 1) if id_ in stops)
+    trail = Trail(
+        turn_id=new_id(),
+        prompt_ids=prompt,
+        sampled_ids=ids[:end],
+        finish_reason=FinishReason.STOP,
+    )
+    result: Message = {"role": "tool", "tool_call_id": "functions.look:0", "content": "20 C"}
+    told = [ASKED, reply, result]
+    extension = renderer.extend(trail, [result], told, TOOLS, kwargs)
+    if name == "deepseek-r1":
+        # Its template leaves the reasoning out even while a result is awaited.
+        assert extension.reason == "template_not_append_only"
+        return
+    assert extension.ids is not None
+    anew = tokenizer.decode(
+        renderer.render([ASKED, reply, {**result, "name": "look"}], TOOLS, kwargs)
+    )
+    if name in {"laguna-m.1", "laguna-xs.2"}:
+        # The package extends without the line break that it writes behind a reply.
+        anew = anew.replace("</assistant>\n", "</assistant>")
+    assert tokenizer.decode(extension.ids) == anew
 
 
 #: No "<" before a letter or a bar: nothing of these is a mark.
