@@ -15,8 +15,8 @@ from hypothesis import settings
 from tests.fixtures_clients import Served, serving
 from tests.proof.wire.progress import RECORDS, ROOT, Progress, digest_of
 
-#: Fifty times what a test tries, and the same ones each time.
-settings.register_profile("proof", parent=settings.get_profile("same"), max_examples=5_000)
+#: Twenty-five times what a test tries, and the same ones each time.
+settings.register_profile("proof", parent=settings.get_profile("same"), max_examples=2_500)
 settings.load_profile("proof")
 
 
