@@ -6,8 +6,8 @@ and seed is kept below `build/bench/learning/`, and a run ends within `MINUTES` 
 it goes on where it was. What is done lies in `finished` there, and is read from
 `bench/measured/learning` too. Arms are compared on the seeds that all of them have. `QUICK=1`: one
 seed of `none` and `combined`, and fewer versions. `TUNE=1` compares learning rates, the same for
-every arm, on a seed of its own. `SEEDS=1,2`: these alone. `THREADS`: of torch, all processors by
-default; on a busy machine one is faster.
+every arm, on a seed of its own. `SEEDS=1,2`: these alone. `RATE=3e-4`: another learning rate.
+`THREADS`: of torch, all processors by default; on a busy machine one is faster.
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ def main() -> None:
     if named := os.environ.get("SEEDS"):
         seeds = tuple(map(int, named.split(",")))
     plan = QUICK if quick else Plan()
+    if rate := os.environ.get("RATE"):
+        plan = replace(plan, rate=float(rate))
     runs = played(arms, seeds, plan, stage, late)
     found = figures(runs)
     place = OUT / "learning" / "staleness"

@@ -67,15 +67,17 @@ class Kept:
 def _facts(arm: str, seed: int, plan: Plan) -> dict[str, Any]:
     """All that a run's figures depend on, but for the code."""
     settings = config(arm, plan.rate).model_dump(mode="json", include=_PARTS)
+    # What trains nothing is the same at any rate and by any recipe.
+    trains = arm != "none"
     people = [(one.name, one.system, one.questions, one.complaints, one.hint) for one in PEOPLE]
     asked = _digest([people, [fact.question for fact in FACTS], ANSWERS])
     return {
         "arm": arm,
         "seed": seed,
-        "plan": asdict(plan),
+        "plan": asdict(plan) if trains else {**asdict(plan), "rate": None},
         "sampling": {"temperature": TEMPERATURE, "limit": LIMIT, "persistence": PERSISTENCE},
         "asked": asked,
-        "settings": settings,
+        "settings": settings if trains else None,
     }
 
 

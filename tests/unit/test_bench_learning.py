@@ -174,7 +174,10 @@ def test_what_is_done_is_kept_and_of_another_plan_not_counted(tmp_path: Path) ->
     assert kept.read("binary", 2, plan) is None
     assert kept.read("opd", 1, plan) is None
     assert kept.read("binary", 1, replace(plan, batch=3)) is None
-    assert kept.read("binary", 1, replace(plan, rate=1e-4)) is None
+    assert kept.read("binary", 1, replace(plan, rate=3e-5)) is None
+    Kept((tmp_path / "build",)).write("none", 1, plan, records)
+    assert kept.read("none", 1, replace(plan, rate=3e-5)) == found
+    assert kept.read("none", 1, replace(plan, lag=2)) is None
     told = json.loads(moved.read_text())
     assert told["settings"]["loss"]["opsm_delta"] == 0.2
     told["settings"]["loss"]["opsm_delta"] = 0.1
