@@ -10,7 +10,6 @@ it. Until then it stays, which costs memory and nothing else.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -83,8 +82,10 @@ class Drain:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            # Who is cancelled meanwhile must hear of it, as awaiting the task would not tell.
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
 
     async def _run(self, live: int) -> None:
         try:

@@ -8,7 +8,6 @@ since a rollback begins a new epoch.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -73,8 +72,10 @@ class Watch:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            # Who is cancelled meanwhile must hear of it, as awaiting the task would not tell.
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
 
     async def _run(self, epoch: int) -> None:
         while True:

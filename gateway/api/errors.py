@@ -29,6 +29,9 @@ log = get_logger(__name__)
 
 #: Routes below `/v1` that are of no dialect.
 _OWN = ("/v1/turns/", "/v1/sessions/")
+#: Those of one dialect, whatever headers say.
+_ANTHROPIC = "/v1/messages"
+_OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _METHODS = frozenset({"get", "post", "put", "patch", "delete"})
 _SHOWN_CHARACTERS = 200
 #: How long a body that nobody asked for is read.
@@ -114,7 +117,9 @@ def _of_no_route(request: Request, status: int) -> Response:
         error = NotFound(f"There is no such URL: {asked}.", code="unknown_url")
         error.kind = "invalid_request_error"
     request_id = new_id()
-    if request.url.path.startswith("/v1/messages") or "anthropic-version" in request.headers:
+    path = request.url.path
+    marked = "anthropic-version" in request.headers and not path.startswith(_OPENAI)
+    if path.startswith(_ANTHROPIC) or marked:
         _, _, body = anthropic_errors.answer(error, request_id)
     else:
         body = error_body(error)

@@ -8,7 +8,6 @@ does not any more is given up long before a slow one would be.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,10 +62,10 @@ class Loading:
         except EngineTimeout:
             raise EngineTimeout(f"not loaded in {limit_s:.0f} s", engine=self._engine) from None
         finally:
-            for task in (load, watch):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, EngineError):
-                    await task
+            load.cancel()
+            watch.cancel()
+            # Not each by itself: whoever is cancelled meanwhile must hear of it.
+            await asyncio.gather(load, watch, return_exceptions=True)
 
     async def _watch(self) -> None:
         """Raises EngineUnavailable once the server answers nothing any more."""

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from tests.fuzz.cases import Case
 
 _WITHIN_S = 60
+_OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _AT_ONCE = 8
 
 
@@ -105,11 +107,17 @@ def complaint(case: Case, answer: Answer) -> str | None:
 
 
 def _family(case: Case) -> str:
-    """Whose errors a path answers with, whatever was made of it."""
-    path = case.path.partition("?")[0]
+    """Whose errors a path answers with, whatever was made of it.
+
+    Where no dialect has it, or two have, the client's own header tells.
+    """
+    path = unquote(case.path.partition("?")[0])
     if path.startswith("/v1/messages"):
         return "anthropic"
-    return "api" if path.startswith(("/v1/turns/", "/v1/sessions/")) else "openai"
+    if path.startswith(("/v1/turns/", "/v1/sessions/")):
+        return "api"
+    marked = any(name.lower() == "anthropic-version" for name, _ in case.headers)
+    return "anthropic" if marked and not path.startswith(_OPENAI) else "openai"
 
 
 def _openai(told: dict[str, Any], answer: Answer) -> bool:

@@ -93,3 +93,27 @@ async def test_a_load_may_take_longer_the_more_there_is_to_read(tmp_path: Path) 
     assert server.limit_s == pytest.approx(160)
     assert reading_s(replace(POLICY, uri="/elsewhere")) == 0
     assert reading_s(POLICY) == 0
+
+
+async def test_who_is_cancelled_as_a_load_ends_hears_of_it() -> None:
+    looking, leaving, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def get(_: str) -> dict[str, Any]:
+        looking.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            leaving.set()
+            await left.wait()
+        return {}
+
+    async def post(_: str, __: Mapping[str, Any], ___: float) -> dict[str, Any]:
+        await looking.wait()
+        raise BUSY
+
+    load = asyncio.create_task(Loading("one", post, get, 60.0, look_s=0.0).post("/", {}, POLICY))
+    await leaving.wait()
+    load.cancel()
+    left.set()
+    with pytest.raises(asyncio.CancelledError):
+        await load
