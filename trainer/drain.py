@@ -20,6 +20,7 @@ from gateway.records import PolicyKind, PolicyRef
 from gateway.store.workers import Workers
 from gateway.telemetry import get_logger
 from trainer.config import PublishSettings
+from trainer.ending import end
 
 log = get_logger(__name__)
 
@@ -81,11 +82,7 @@ class Drain:
     async def close(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            # Who is cancelled meanwhile must hear of it, as awaiting the task would not tell.
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.result()
+            await end(task)
 
     async def _run(self, live: int) -> None:
         try:

@@ -21,6 +21,7 @@ from gateway.store.evidence import Evidence
 from gateway.store.moves import PolicyMoves
 from gateway.store.policies import PolicyStore
 from gateway.telemetry import get_logger
+from trainer.ending import end
 from trainer.gate import Decision, decide
 from trainer.gate_settings import GateSettings
 
@@ -71,11 +72,7 @@ class Watch:
     async def close(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            # Who is cancelled meanwhile must hear of it, as awaiting the task would not tell.
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.result()
+            await end(task)
 
     async def _run(self, epoch: int) -> None:
         while True:

@@ -118,7 +118,7 @@ def _of_no_route(request: Request, status: int) -> Response:
         error.kind = "invalid_request_error"
     request_id = new_id()
     path = request.url.path
-    marked = "anthropic-version" in request.headers and not path.startswith(_OPENAI)
+    marked = anthropic_errors.VERSION_HEADER in request.headers and not path.startswith(_OPENAI)
     if path.startswith(_ANTHROPIC) or marked:
         _, _, body = anthropic_errors.answer(error, request_id)
     else:

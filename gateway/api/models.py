@@ -13,11 +13,9 @@ from gateway.api.endpoint import Endpoint, query_of
 from gateway.api.exchange import Exchange
 from gateway.api.services import Services
 from gateway.errors import ModelNotFound
+from gateway.wire.anthropic_errors import VERSION_HEADER
 from gateway.wire.base import Dialect
 from gateway.wire.model_cards import anthropic_card, anthropic_list, openai_card, openai_list
-
-#: Every client of the Messages API sends it, and no other.
-_MARK = "anthropic-version"
 
 
 class Models(Endpoint):
@@ -28,11 +26,11 @@ class Models(Endpoint):
         self._anthropic = anthropic
 
     def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
-        return self._anthropic if _MARK in headers else self.dialect
+        return self._anthropic if VERSION_HEADER in headers else self.dialect
 
     async def _answer(self, exchange: Exchange, scope: Scope) -> None:
         await authenticate(self.services.keys, exchange.headers)
-        marked = _MARK in exchange.headers
+        marked = VERSION_HEADER in exchange.headers
         wanted = scope["path_params"].get("model")
         if wanted is not None:
             if not served(self.services, wanted):

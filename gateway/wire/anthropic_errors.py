@@ -13,6 +13,8 @@ from gateway.wire.outcome import Outcome, outcome_of
 
 #: The code of a request that asks for a conversation kept by the server.
 THREAD = "thread_unsupported_request"
+#: The header that every client of the Messages API sends, and no other.
+VERSION_HEADER = "anthropic-version"
 
 _OVERLOADED = 529
 _KINDS = {
