@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from gateway.classify import Awareness, Kind, promoted_by
 from gateway.config import Settings
 from gateway.errors import StoreError
+from gateway.pipeline.search import Found, Search
 from gateway.records import (
     Candidate,
     Principal,
@@ -22,27 +22,16 @@ from gateway.records import (
     new_id,
 )
 from gateway.resolve import (
-    RETRY_WINDOW_S,
-    Echo,
     EchoKind,
     NamedSession,
     beside,
-    chain,
-    echoed,
     given_up,
-    head_hash,
     is_beside,
     left_before,
     may_roll_back,
-    prefixes,
-    request_hash,
-    resolve,
-    retried,
     rolled_back,
-    seed,
     told_session,
 )
-from gateway.store.recent import Wanted
 from gateway.store.turns import TurnStore
 from gateway.telemetry import get_logger
 
@@ -93,40 +82,20 @@ class Placer:
 
     async def place(self, principal: Principal, request: TurnRequest, now: float) -> Place:
         """Place a request inside the tenant of its key. Raises nothing for a Postgres outage."""
-        key = request.hash_key
-        start = seed(principal.key_id, request.model, key)
-        digest = request_hash(request.messages, request.tools, start)
-        hashes = chain(request.messages, start, key)
-        found = prefixes(request.messages, start, hashes)
-        head = head_hash(request.messages, request.tools, key)
-        echoes = echoed(request.messages, start, head)
+        search = Search(self._turns, principal, request, now)
+        keys = search.keys
         name = request.session_name or told_session(request.messages)
-        wanted = Wanted(
-            chains=[prefix.hash for prefix in found],
-            echoes=[echo.key for echo in echoes],
-            request=digest,
-            since=now - RETRY_WINDOW_S,
-            previous=request.previous_turn,
-        )
         names = [each for each in (name, request.parent_session_name) if each is not None]
-        sessions, candidates = await self._look_up(principal, names, wanted)
+        sessions = await search.sessions(names)
         named = None if name is None else sessions.get(name, NamedSession(id=None))
-        retry = retried(request, digest, _attempts(candidates, named), now)
-        resolution = resolve(
-            request,
-            found=found,
-            named=named,
-            candidates=candidates,
-            echoes=echoes,
-            retry=retry,
-            head=head,
-        )
+        found = await search.found(named)
+        resolution, retry = found.resolution, found.retry
         kind = self._awareness.classifier.classify(request, resolution)
         branching = _Branching(kind=kind, retells=promoted_by(resolution, kind))
         if retry is None and principal.role is not Role.ROLLOUT:
             branching = await self._branching(principal, request, resolution, branching)
             if resolution.beside:
-                branching = _put_again(resolution, echoes, candidates, branching)
+                branching = _put_again(found, branching)
         kind, back = branching.kind, branching.rolled_back
         caller = sessions.get(request.parent_session_name or "")
         session = SessionRecord(
@@ -149,10 +118,10 @@ class Placer:
             session=session,
             resolution=resolution,
             kind=kind,
-            seed=start,
-            chain=hashes[-1] if hashes else start,
-            head=head,
-            request_hash=digest,
+            seed=keys.start,
+            chain=keys.chain[-1] if keys.chain else keys.start,
+            head=keys.head,
+            request_hash=keys.request,
             retry_of=retry.turn_id if retry else None,
             rolled_back=back,
             off_line=branching.off_line,
@@ -197,39 +166,16 @@ class Placer:
             given_up=given_up(branches),
         )
 
-    async def _look_up(
-        self, principal: Principal, names: Sequence[str], wanted: Wanted
-    ) -> tuple[Mapping[str, NamedSession], Sequence[Candidate]]:
-        tenant = principal.tenant_id
-        try:
-            sessions = await self._turns.named_sessions(tenant, names) if names else {}
-            return sessions, await self._turns.find_candidates(tenant, wanted)
-        except StoreError as error:
-            # Serving goes on without Postgres, with what this process has stored itself.
-            log.warning("resolve_without_store", error=error.message)
-            sessions = self._turns.recent_sessions(tenant, names)
-            return sessions, self._turns.recent_candidates(tenant, wanted)
 
-
-def _put_again(
-    resolution: Resolution,
-    echoes: Iterable[Echo],
-    candidates: Iterable[Candidate],
-    found: _Branching,
-) -> _Branching:
+def _put_again(found: Found, branching: _Branching) -> _Branching:
     """What is asked over every reply and never gone on from was no word that a user took back."""
-    parent = resolution.parent
+    parent = found.resolution.parent
     assert parent is not None
-    keys = [echo.key for echo in echoes if echo.kind is EchoKind.WORDS]
-    before = left_before(keys, candidates, parent)
+    keys = [echo.key for echo in found.echoes if echo.kind is EchoKind.WORDS]
+    before = left_before(keys, found.candidates, parent)
     if before is None:
-        return found
-    return replace(found, off_line=(*found.off_line, before.turn_id), retells=True)
-
-
-def _attempts(candidates: Iterable[Candidate], named: NamedSession | None) -> list[Candidate]:
-    """Two sessions that ask the same are no retry of each other."""
-    return [turn for turn in candidates if named is None or turn.session_id == named.id]
+        return branching
+    return replace(branching, off_line=(*branching.off_line, before.turn_id), retells=True)
 
 
 def _log_decision(

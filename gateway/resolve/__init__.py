@@ -7,7 +7,7 @@ only formatting differs; otherwise a new session.
 
 from gateway.resolve.beside import Branch, beside, given_up, is_beside, left_before
 from gateway.resolve.chain import Prefix, chain, chained, head_hash, prefixes, request_hash, seed
-from gateway.resolve.echoes import Echo, EchoKind, call_key, echoed, echoes_of
+from gateway.resolve.echoes import Echo, EchoKind, call_key, echoed, echoed_near, echoes_of
 from gateway.resolve.names import told_session
 from gateway.resolve.retries import RETRY_WINDOW_S, retried
 from gateway.resolve.rollback import Leaf, may_roll_back, rolled_back
@@ -26,6 +26,7 @@ __all__ = [
     "chain",
     "chained",
     "echoed",
+    "echoed_near",
     "echoes_of",
     "given_up",
     "head_hash",

@@ -103,12 +103,10 @@ def echoes_of(
 def echoed(messages: Sequence[Message], start: bytes, head: bytes | None = None) -> list[Echo]:
     """The keys in a request's last reply and in what stands after it; `head` by `head_hash`."""
     found: list[Echo] = []
-    replies = (i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "assistant")
-    ends = list(islice(replies, _REPLIES))
+    ends = list(islice(_replies(messages), _REPLIES))
     if ends:
         last = ends[0]
-        keys = _ids(messages, last)[:_MOST_KEYS]
-        found += [Echo(key, last + 1, EchoKind.CALL) for key in keys]
+        found += _called(messages, last)
         outline = _outline(messages, last, start)
         if outline is not None:
             found.append(Echo(outline, last + 1, EchoKind.OUTLINE))
@@ -125,11 +123,36 @@ def echoed(messages: Sequence[Message], start: bytes, head: bytes | None = None)
             found.append(Echo(task, len(messages), kind))
     found += [Echo(key, len(messages), EchoKind.QUOTE) for key in quoted(messages, start)]
     found += [Echo(key, len(messages), EchoKind.SUMMARY) for key in summarised(messages, start)]
-    if ends and (words := words_key(messages, start)) is not None:
-        found.append(Echo(words, len(messages), EchoKind.WORDS))
-    if ends and head is not None:
-        found.append(Echo(instructions_key(head, start), len(messages), EchoKind.INSTRUCTIONS))
-    return found
+    return [*found, *_beside(messages, start, head)] if ends else found
+
+
+def echoed_near(messages: Sequence[Message], start: bytes, head: bytes | None = None) -> list[Echo]:
+    """Those of `echoed` that still count where the turn of the last reply is found for certain.
+
+    They are the ids of its calls, and what tells whether a request goes on from it or stands
+    beside it. None of them takes a look at the whole history.
+    """
+    last = next(_replies(messages), None)
+    if last is None:
+        return []
+    return [*_called(messages, last), *_beside(messages, start, head)]
+
+
+def _replies(messages: Sequence[Message]) -> Iterator[int]:
+    """Where the replies are, the last first."""
+    return (i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "assistant")
+
+
+def _called(messages: Sequence[Message], last: int) -> Iterator[Echo]:
+    for key in _ids(messages, last)[:_MOST_KEYS]:
+        yield Echo(key, last + 1, EchoKind.CALL)
+
+
+def _beside(messages: Sequence[Message], start: bytes, head: bytes | None) -> Iterator[Echo]:
+    if (words := words_key(messages, start)) is not None:
+        yield Echo(words, len(messages), EchoKind.WORDS)
+    if head is not None:
+        yield Echo(instructions_key(head, start), len(messages), EchoKind.INSTRUCTIONS)
 
 
 def _ids(messages: Sequence[Message], last: int) -> list[str]:
