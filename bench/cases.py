@@ -19,6 +19,8 @@ from gateway.tokens.tokenizer import Tokenizer
 _CHAT, _GENERATE = "/v1/chat/completions", "/generate"
 #: What follows a reply (a row written, a connection put back) counts as its cost.
 _SETTLE_S = 0.2
+#: As the gateway asks SGLang to, which sends that many tokens an event.
+_UNWATCHED = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,9 @@ class Runner:
         """Tell the upstream what to answer."""
         call = self._speaker.call() if case.agentic and not case.stream else None
         reply = scripts.compose(self._tokenizer, case.tokens, call)
-        await self._upstream.says(_GENERATE, scripts.generate(reply), case.pace_s)
+        # What its client sees whole the gateway asks for in larger pieces.
+        events = scripts.generate(reply, 1 if case.stream else _UNWATCHED)
+        await self._upstream.says(_GENERATE, events, case.pace_s)
         chat = scripts.chat_stream(reply) if case.stream else scripts.chat_whole(reply)
         await self._upstream.says(_CHAT, chat, case.pace_s)
 

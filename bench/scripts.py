@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,24 +64,29 @@ def status(model: Path, vocab_size: int) -> dict[str, bytes]:
     }
 
 
-def generate(reply: Reply) -> list[bytes]:
-    """Records of a streamed `/generate`, one token an event, as SGLang sends deltas."""
+def generate(reply: Reply, interval: int = 1) -> list[bytes]:
+    """Records of a streamed `/generate`, as SGLang sends deltas.
+
+    The first token comes at once, then `interval` of them an event.
+    """
     events = []
-    for count, (id_, text) in enumerate(zip(reply.ids, reply.texts, strict=True), 1):
+    ends = [*range(1, len(reply.ids), interval), len(reply.ids)]
+    for start, count in pairwise([0, *ends]):
         last = count == len(reply.ids)
+        ids, text = reply.ids[start:count], "".join(reply.texts[start:count])
         meta: dict[str, Any] = {
             "id": "0123456789abcdef0123456789abcdef",
-            "finish_reason": {"type": "stop", "matched": id_} if last else None,
+            "finish_reason": {"type": "stop", "matched": ids[-1]} if last else None,
             "prompt_tokens": 100,
             "weight_version": "default",
             "total_retractions": 0,
             "input_token_logprobs": [],
-            "output_token_logprobs": [[_LOGPROB, id_, None]],
+            "output_token_logprobs": [[_LOGPROB, id_, None] for id_ in ids],
             "completion_tokens": count,
             "cached_tokens": 0,
             "e2e_latency": 0.5,
         }
-        events.append({"text": text, "output_ids": [id_], "meta_info": meta})
+        events.append({"text": text, "output_ids": list(ids), "meta_info": meta})
     return _stream([[event] for event in events])
 
 

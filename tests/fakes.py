@@ -401,7 +401,8 @@ class FakeSglang:
         tokens, reason = self._finish(self._sampled(body), body["sampling_params"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        running, step = self._running[body["rid"]], self.chunk_tokens
+        running = self._running[body["rid"]]
+        interval = body["sampling_params"].get("stream_interval") or 1
         spans: list[dict[str, Any]] = []
         weights, end = self.weights, 0
         while True:
@@ -418,7 +419,9 @@ class FakeSglang:
                 tokens, reason = self._finish(
                     self._sampled(body, tokens[:start]), body["sampling_params"]
                 )
-            end = min(start + step, len(tokens))
+            # The first token comes at once, then so many at a time.
+            step = interval if start else 1
+            end = min(start + max(step, self.chunk_tokens), len(tokens))
             if spans and spans[-1]["version"] == self.weight_version:
                 spans[-1]["end"] = end
             else:

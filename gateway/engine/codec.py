@@ -111,10 +111,13 @@ def generate_body(request: Generation, kept_most: int = 0) -> bytes:
 
     The ids that tokens are sampled from are asked for where they are at most `kept_most`.
     """
+    params = sampling_params(request.sampling, request.stop_token_ids)
+    if request.stream_interval > 1:
+        params["stream_interval"] = request.stream_interval
     body: dict[str, Any] = {
         "rid": request.rid,
         "input_ids": msgspec.Raw(ids_json(request.input_ids)),
-        "sampling_params": sampling_params(request.sampling, request.stop_token_ids),
+        "sampling_params": params,
         "return_logprob": True,
         "stream": True,
     }

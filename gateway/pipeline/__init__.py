@@ -8,6 +8,7 @@ tell the client what will not be lost.
 """
 
 from gateway.pipeline.events import Ended, Finished, Listener, Piece, Started
+from gateway.pipeline.prompts import serve_each
 from gateway.pipeline.serve import Pipeline
 
-__all__ = ["Ended", "Finished", "Listener", "Piece", "Pipeline", "Started"]
+__all__ = ["Ended", "Finished", "Listener", "Piece", "Pipeline", "Started", "serve_each"]

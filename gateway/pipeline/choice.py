@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 from gateway.errors import EngineRejected, EngineUnavailable, InvalidRequest
@@ -11,7 +12,7 @@ from gateway.pipeline.prompt import Prompt
 from gateway.pipeline.recorder import Recorder
 from gateway.pipeline.source import Source
 from gateway.pipeline.turn import Call, Sampled, joined, turn_record
-from gateway.records import Finish, FinishReason, Reply, Sampling, TurnRecord
+from gateway.records import Delta, Finish, FinishReason, Reply, Sampling, TurnRecord
 from gateway.telemetry import bind
 
 
@@ -39,7 +40,7 @@ class Choice:
         self._recorder = recorder
         self._signal = signal
         self._queued_ms = call.elapsed_ms()
-        self._sampled = Sampled()
+        self._sampled = Sampled(watched=source.watched)
         self._listener: Listener | None = None
 
     async def run(self, opening: Started, listener: Listener | None) -> Ended:
@@ -70,7 +71,7 @@ class Choice:
                     f"the engine gave up on the reply: {detail or 'no finish'}",
                     engine=source.engine,
                 )
-            reply = source.reply(sampled.ids).ordered(sampled.streamed)
+            reply = self._ordered(source.reply(sampled.ids))
             turn = self._record(finish, reply)
             if self._signal is not None and not self._signal.done():
                 # It is every choice's, and goes on where one of them is cancelled.
@@ -112,11 +113,22 @@ class Choice:
                 param="tools" if forced else "response_format",
             ) from error
 
+    def _ordered(self, reply: Reply) -> Reply:
+        """In the order in which it was told; what only says something needs none."""
+        if not reply.tool_calls and not reply.reasoning:
+            return reply
+        return reply.ordered(self._told(ended=True))
+
+    def _told(self, *, ended: bool) -> Sequence[Delta]:
+        if self._source.watched:
+            return self._sampled.streamed
+        return self._source.deltas(self._sampled.ids, ended=ended)
+
     def _aborted(self) -> TurnRecord | None:
         if not self._source.started:
             return None
         finish = Finish(reason=FinishReason.ABORT, detail="client_left_or_engine_failed")
-        return self._record(finish, joined(self._sampled.streamed))
+        return self._record(finish, joined(self._told(ended=False)))
 
     def _record(self, finish: Finish, reply: Reply) -> TurnRecord:
         return turn_record(

@@ -66,22 +66,27 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Every turn is durable: the client may see the end. `choices` in the order of their index."""
+    """Every turn is durable: the client may see the end. `choices` in the order of their index.
+
+    Where a request has several `prompts` each has equally many choices, one prompt after the other,
+    and turn and session are the first one's.
+    """
 
     turn_id: UUID
     session_id: UUID
     created_at: float
     choices: tuple[Ended, ...]
     captured: bool = True
+    prompts: int = 1
 
     @property
     def usage(self) -> Usage:
-        """The prompt counts once, every choice's reply: as the OpenAI API sums it."""
-        first = self.choices[0].usage
+        """A prompt counts once, every choice's reply: as the OpenAI API sums it."""
+        firsts = self.choices[:: len(self.choices) // self.prompts]
         return Usage(
-            prompt_tokens=first.prompt_tokens,
+            prompt_tokens=sum(choice.usage.prompt_tokens for choice in firsts),
             completion_tokens=sum(choice.usage.completion_tokens for choice in self.choices),
-            cached_tokens=first.cached_tokens,
+            cached_tokens=sum(choice.usage.cached_tokens for choice in firsts),
             reasoning_tokens=sum(choice.usage.reasoning_tokens for choice in self.choices),
         )
 

@@ -51,6 +51,10 @@ from gateway.tokens.reply_format import ReplyFormat
 from gateway.tokens.tokenizer import ModelFacts, Tokenizer
 
 _LARGEST_SEED = 2**63
+#: Tokens at a time where the client is told of all at once: each event costs engine and gateway
+#: more than the token in it. What is lost of a reply that breaks off, which nobody trains on, is
+#: less than this.
+_UNWATCHED = 32
 
 
 class Pipeline:
@@ -239,6 +243,7 @@ class Pipeline:
                 sampling=own,
                 choice=index,
                 call_prefix=request.call_prefix,
+                watched=request.stream,
             )
             sources.append((own, source))
         return prompt, sources
@@ -309,6 +314,7 @@ class Pipeline:
                 images=sources_of("image", call.media),
                 audio=sources_of("audio", call.media),
                 traceparent=traceparent,
+                stream_interval=1 if call.request.stream else _UNWATCHED,
             ),
             call.principal.lineage_id,
             session_key,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from gateway.engine.pool import Stream
 from gateway.pipeline.events import Piece
 from gateway.pipeline.prompt import Prompt
-from gateway.records import Chunk, Finish, Reply, Sampling
+from gateway.records import Chunk, Delta, Finish, Reply, Sampling
 from gateway.tokens.parser import ReplyParser, parse_reply
 from gateway.tokens.reasoning import reasoning_tokens
 from gateway.tokens.reply_format import ReplyFormat
@@ -42,6 +42,11 @@ class Source(Protocol):
         """The stop string that ended the reply, if one of the client's did."""
         ...
 
+    @property
+    def watched(self) -> bool:
+        """Whether pieces tell what they show; else `deltas` does, of all of them."""
+        ...
+
     async def start(self) -> None:
         """Wait for the engine's first word. Raises EngineError."""
         ...
@@ -59,6 +64,10 @@ class Source(Protocol):
         """The whole reply, once it has ended."""
         ...
 
+    def deltas(self, sampled_ids: list[int], *, ended: bool) -> list[Delta]:
+        """What was not watched, as it would have been shown."""
+        ...
+
     def reasoning_tokens(self, sampled_ids: list[int]) -> int:
         """How many of the ids sampled so far are reasoning."""
         ...
@@ -67,7 +76,10 @@ class Source(Protocol):
 
 
 class TokenSource:
-    """Sampled ids, parsed as they come and parsed again from all of them at the end."""
+    """Sampled ids, parsed as they come and parsed again from all of them at the end.
+
+    Of a reply that is not `watched`, which its client sees whole, the second is enough.
+    """
 
     def __init__(
         self,
@@ -78,6 +90,7 @@ class TokenSource:
         sampling: Sampling,
         choice: int,
         call_prefix: str,
+        watched: bool,
     ) -> None:
         self._stream = stream
         self._tokenizer = tokenizer
@@ -85,13 +98,8 @@ class TokenSource:
         self._sampling = sampling
         self._choice = choice
         self._call_prefix = call_prefix
-        self._parser = ReplyParser(
-            tokenizer,
-            stop_token_ids=tokenizer.facts.stop_token_ids,
-            stop_strings=sampling.stop,
-            form=form,
-            mint=self._mint,
-        )
+        # Which stop string ended it is what the parser alone tells.
+        self._parser = self._new_parser() if watched or sampling.stop else None
 
     @property
     def started(self) -> bool:
@@ -107,7 +115,11 @@ class TokenSource:
 
     @property
     def stopped_by(self) -> str | None:
-        return self._parser.stopped_by
+        return None if self._parser is None else self._parser.stopped_by
+
+    @property
+    def watched(self) -> bool:
+        return self._parser is not None
 
     async def start(self) -> None:
         await self._stream.start()
@@ -130,9 +142,9 @@ class TokenSource:
             return None
 
     def _piece(self, chunk: Chunk) -> Piece:
-        deltas = self._parser.feed(chunk.ids)
-        if chunk.finish is not None:
-            deltas += self._parser.finish()
+        deltas: Sequence[Delta] = ()
+        if self._parser is not None:
+            deltas = _fed(self._parser, chunk.ids, ended=chunk.finish is not None)
         return Piece(
             choice=self._choice,
             deltas=tuple(deltas),
@@ -149,9 +161,12 @@ class TokenSource:
             stop_token_ids=self._tokenizer.facts.stop_token_ids,
             stop_strings=self._sampling.stop,
             form=self._form,
-            call_ids=self._parser.call_ids,
+            call_ids=() if self._parser is None else self._parser.call_ids,
             mint=self._mint,
         )
+
+    def deltas(self, sampled_ids: list[int], *, ended: bool) -> list[Delta]:
+        return _fed(self._new_parser(), sampled_ids, ended=ended)
 
     def reasoning_tokens(self, sampled_ids: list[int]) -> int:
         return reasoning_tokens(
@@ -161,9 +176,23 @@ class TokenSource:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
+    def _new_parser(self) -> ReplyParser:
+        return ReplyParser(
+            self._tokenizer,
+            stop_token_ids=self._tokenizer.facts.stop_token_ids,
+            stop_strings=self._sampling.stop,
+            form=self._form,
+            mint=self._mint,
+        )
+
     def _mint(self) -> str:
         """A tool-call id, unique for ever: clients echo it, and it then finds the parent."""
         return f"{self._call_prefix}{secrets.token_hex(12)}"
+
+
+def _fed(parser: ReplyParser, ids: Sequence[int], *, ended: bool) -> list[Delta]:
+    deltas = parser.feed(ids)
+    return deltas + parser.finish() if ended else deltas
 
 
 def reply_format(

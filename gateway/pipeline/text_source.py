@@ -20,6 +20,7 @@ class TextSource:
 
     version: int | None = None
     stopped_by: str | None = None
+    watched = True
 
     def __init__(self, stream: TextStream, *, choice: int, call_prefix: str) -> None:
         self._stream = stream
@@ -71,6 +72,9 @@ class TextSource:
 
     def reply(self, sampled_ids: list[int]) -> Reply:  # noqa: ARG002 - there are none
         return joined(self._deltas)
+
+    def deltas(self, sampled_ids: list[int], *, ended: bool) -> list[Delta]:  # noqa: ARG002 - see above
+        return self._deltas
 
     def reasoning_tokens(self, sampled_ids: list[int]) -> int:  # noqa: ARG002 - the engine counts
         return 0

@@ -72,7 +72,7 @@ class Call:
 
 @dataclass(slots=True, kw_only=True)
 class Sampled:
-    """What has come from the engine so far."""
+    """What has come from the engine so far; `streamed` is what it showed, if it was `watched`."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -80,6 +80,7 @@ class Sampled:
     kept: list[Sequence[int]] = field(default_factory=list)
     streamed: list[Delta] = field(default_factory=list)
     first_token_ms: float | None = None
+    watched: bool = True
 
 
 def joined(deltas: Sequence[Delta]) -> Reply:
@@ -216,7 +217,8 @@ def turn_record(
         finish_detail=finish.detail,
         trainable=reason is None,
         untrainable_reason=reason,
-        stream_mismatch=finish_reason is not FinishReason.ABORT
+        stream_mismatch=sampled.watched
+        and finish_reason is not FinishReason.ABORT
         and joined(sampled.streamed) != replace(reply, order=()),
         usage=usage,
         reasoning_tokens=usage.reasoning_tokens,

@@ -28,7 +28,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `top_logprobs` is how many of the likeliest tokens each sampled one is to come with; with `kept`
     it comes with the ids that it was sampled from, too, of an engine that can tell them. `images`
     and `audio` are data URLs or http(s) addresses, in the order of their marks in the ids.
-    `traceparent` is the W3C header that names the span which the engine's own stand under.
+    `traceparent` is the W3C header that names the span which the engine's own stand under. Behind
+    the first token come `stream_interval` at a time, where nobody watches each of them.
     """
 
     rid: str
@@ -42,6 +43,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     images: tuple[str, ...] = ()
     audio: tuple[str, ...] = ()
     traceparent: str | None = None
+    stream_interval: int = 1
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -127,6 +127,19 @@ async def test_a_reply_comes_in_chunks_that_end_with_the_finish(engine: SglangEn
     assert result.finish.detail is None
 
 
+async def test_what_nobody_watches_comes_in_few_pieces(engine: SglangEngine) -> None:
+    greedy = Sampling(temperature=0.0, max_tokens=64, logit_bias={2: -100.0})
+    watched = await reply(engine, ask(greedy))
+    chunks = await collect(engine, structs.replace(ask(greedy), stream_interval=8))
+    # The first token at once, 8 a piece behind it, and what is left: 1 + 7 * 8 + 7.
+    assert 2 <= len(chunks) <= 9
+    result = whole(chunks)
+    assert result.ids == watched.ids
+    assert result.logprobs == pytest.approx(watched.logprobs, abs=1e-3)
+    assert result.finish is not None
+    assert result.finish.detail is None
+
+
 CUT = (
     Sampling(temperature=0.8, top_k=8, max_tokens=40),
     Sampling(temperature=1.0, top_k=12, top_p=0.6, max_tokens=40),

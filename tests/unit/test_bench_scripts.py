@@ -37,10 +37,13 @@ def body_of(records: list[bytes]) -> bytes:
         body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
 
 
-def test_the_gateway_reads_exactly_the_tokens_of_a_reply(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize(("interval", "events_of_120"), [(1, 120), (32, 5), (119, 2), (500, 2)])
+def test_the_gateway_reads_exactly_the_tokens_of_a_reply(
+    tokenizer: Tokenizer, interval: int, events_of_120: int
+) -> None:
     reply = scripts.compose(tokenizer, 120, _CALL)
-    records = scripts.generate(reply)
-    assert (len(reply.ids), len(records)) == (120, 120)
+    records = scripts.generate(reply, interval)
+    assert (len(reply.ids), len(records)) == (120, events_of_120)
     policy = PolicyRef(lineage_id=UUID(int=1), version=0, kind=PolicyKind.BASE)
     reader = ChunkReader(policy, "upstream")
     events = EventSplitter().feed(body_of(records))
