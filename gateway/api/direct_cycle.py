@@ -7,7 +7,7 @@ in the scope's extensions under `DIRECT`, and do without where some other server
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -21,10 +21,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 class DirectCycle(RequestResponseCycle):
     """Either `answer`, or `start`, `write` and `end`; names of headers are in lower case.
 
-    A client that has gone is no error, as in ASGI: what is written is thrown away.
+    A client that has gone is no error, as in ASGI: what is written is thrown away. `on_left` is
+    told of it at that moment.
     """
 
     _head = b""
+    on_left: Callable[[], None] | None = None
 
     @property
     def behind(self) -> bool:
@@ -34,6 +36,21 @@ class DirectCycle(RequestResponseCycle):
     async def drain(self) -> None:
         if self.behind:
             await self.flow.drain()
+
+    def whole_body(self) -> bytes | None:
+        """The body, where all of it is there, as it nearly always is; else ASGI has to wait."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        # What wakes `receive` from now on is that the client has gone.
+        self.message_event.clear()
+        self.flow.resume_reading()
+        return body
+
+    def left(self) -> None:
+        """The connection is lost."""
+        if self.on_left is not None and self.disconnected:
+            self.on_left()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole response; `headers` have its length."""

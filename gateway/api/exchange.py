@@ -61,9 +61,25 @@ class Exchange:
         Raises BodyTooLarge as soon as it is, RequestTimeout and ClientLeft, UnsupportedEncoding,
         and InvalidRequest for what is not packed as it says.
         """
+        body = None if self.direct is None else self.direct.whole_body()
+        if body is None:
+            body = await self._awaited(limit, within_s)
+        else:
+            self.unread = False
+            if len(body) > limit:
+                raise too_large(limit)
+        encoding = self.headers.get("content-encoding")
+        if encoding is None:
+            return body
+        if len(body) <= _FEW_PACKED:
+            return decoded(body, encoding, limit)
+        return await asyncio.to_thread(decoded, body, encoding, limit)
+
+    async def _awaited(self, limit: int, within_s: float) -> bytes:
+        """The body as it came, which is on its way."""
         alarm = _Alarm(within_s)
         try:
-            body = await self._body(limit)
+            return await self._body(limit)
         except asyncio.CancelledError:
             if not alarm.was_it():
                 raise
@@ -74,12 +90,6 @@ class Exchange:
             ) from None
         finally:
             alarm.end()
-        encoding = self.headers.get("content-encoding")
-        if encoding is None:
-            return body
-        if len(body) <= _FEW_PACKED:
-            return decoded(body, encoding, limit)
-        return await asyncio.to_thread(decoded, body, encoding, limit)
 
     async def _body(self, limit: int) -> bytes:
         length = self.headers.get("content-length", "")
@@ -167,7 +177,7 @@ class Exchange:
 
     async def while_there(self, work: Coroutine[None, None, None]) -> None:
         """Do `work` until it ends, or cancel it and raise ClientLeft when the client goes."""
-        watch = _Watch(self.left)
+        watch = _Watch(self.left, self.direct)
         try:
             await work
         except asyncio.CancelledError:
@@ -203,19 +213,28 @@ class _Alarm:
 
 
 class _Watch:
-    """Cancels the task that makes it once `left` returns, unless it is told to `end` before.
+    """Cancels the task that makes it once the client has gone, unless it is told to `end` before.
 
-    Most replies are there before it is worth a task of its own, so that it looks a little later.
+    The server's own word is taken where it gives one. Else `left` returns then, and as most replies
+    are there before it is worth a task of its own, it looks a little later.
     """
 
-    def __init__(self, left: Callable[[], Coroutine[None, None, None]]) -> None:
+    def __init__(
+        self, left: Callable[[], Coroutine[None, None, None]], direct: DirectCycle | None
+    ) -> None:
         serving = asyncio.current_task()
         assert serving is not None
         self.serving = serving
         self.gone = False
-        self._left = left
+        self._left, self._direct = left, direct
         self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        self._timer: asyncio.TimerHandle | None = None
+        if direct is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+            return
+        direct.on_left = self._cancel
+        if direct.disconnected:
+            self._cancel()
 
     def _look(self) -> None:
         self._task = asyncio.create_task(self._left())
@@ -224,10 +243,16 @@ class _Watch:
     def _leave(self, task: asyncio.Task[None]) -> None:
         # Serving waits inside its work now, and nothing else can end it before it is cancelled.
         if not task.cancelled() and task.exception() is None:
-            self.gone = self.serving.cancel()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        self.gone = self.serving.cancel()
 
     def end(self) -> None:
-        self._timer.cancel()
+        if self._direct is not None:
+            self._direct.on_left = None
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.remove_done_callback(self._leave)
             self._task.cancel()

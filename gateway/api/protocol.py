@@ -55,6 +55,8 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
         super().connection_lost(exc)
+        if isinstance(self.cycle, DirectCycle):
+            self.cycle.left()
 
     def data_received(self, data: bytes) -> None:
         self._ended = False
