@@ -8,11 +8,20 @@ from collections.abc import Sequence
 from starlette.routing import BaseRoute, Route
 
 from gateway.api.inference import Inference
+from gateway.api.limits import Admission
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest
+from gateway.pipeline import Finished, Listener, serve_each
 from gateway.records import Principal, TurnRequest
+from gateway.telemetry.tracing import Context
 from gateway.tokens.tokenizer import Tokenizer
-from gateway.wire.openai_completions import OpenAICompletions, prompt_of, with_prompt
+from gateway.wire.completions_prompt import Prompt
+from gateway.wire.openai_completions import (
+    OpenAICompletions,
+    each_prompt,
+    prompts_of,
+    with_prompts,
+)
 
 
 def routes(services: Services) -> list[BaseRoute]:
@@ -21,19 +30,34 @@ def routes(services: Services) -> list[BaseRoute]:
 
 
 class Completions(Inference):
-    """Serves `POST /v1/completions`."""
+    """Serves `POST /v1/completions`: each prompt is a turn of its own, with `n` choices."""
 
     async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:  # noqa: ARG002
-        """Turn text into ids, or ids into text, off the event loop.
+        """Turn texts into ids, or ids into texts, off the event loop.
 
         Raises InvalidRequest for an id that the model does not have.
         """
-        tokenizer = self.services.tokenizer
-        ids, text = await asyncio.to_thread(_both, tokenizer, prompt_of(request))
-        return with_prompt(request, ids, text)
+        tokenizer, prompts = self.services.tokenizer, prompts_of(request)
+        both = await asyncio.to_thread(lambda: [_both(tokenizer, one) for one in prompts])
+        return with_prompts(request, [ids for ids, _ in both], [text for _, text in both])
+
+    async def _turns(
+        self,
+        principal: Principal,
+        request: TurnRequest,
+        admission: Admission,
+        listener: Listener | None,
+        client: Context | None,
+    ) -> Finished:
+        turn = super()._turns
+
+        async def serve(one: TurnRequest, heard: Listener | None) -> Finished:
+            return await turn(principal, one, admission, heard, client)
+
+        return await serve_each(each_prompt(request), serve, listener)
 
 
-def _both(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> tuple[Sequence[int], str]:
+def _both(tokenizer: Tokenizer, prompt: Prompt) -> tuple[Sequence[int], str]:
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, special=True), prompt
     if (wrong := tokenizer.first_invalid(prompt)) is not None:

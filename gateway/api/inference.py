@@ -20,6 +20,7 @@ from gateway.api.services import Services
 from gateway.api.streamed import StreamedReply
 from gateway.api.token_count import TokenCount
 from gateway.errors import ModelNotFound, NextstateError, PermissionDenied
+from gateway.pipeline import Finished, Listener
 from gateway.records import Principal, Role, TurnRequest
 from gateway.store.pauses import Paused
 from gateway.telemetry import bind
@@ -80,6 +81,23 @@ class Inference(Endpoint):
         """What a request leaves to be looked up, if its dialect has such a thing."""
         return request
 
+    async def _turns(
+        self,
+        principal: Principal,
+        request: TurnRequest,
+        admission: Admission,
+        listener: Listener | None,
+        client: Context | None,
+    ) -> Finished:
+        """Have a request served, its tokens counted where they are limited."""
+        meter = admission.metered(listener)
+        finished = await self.services.pipeline.serve_turn(
+            principal, request, meter or listener, client
+        )
+        if meter is not None:
+            meter.finished(finished)
+        return finished
+
     async def _whole(
         self,
         exchange: Exchange,
@@ -88,10 +106,7 @@ class Inference(Endpoint):
         admission: Admission,
         client: Context | None,
     ) -> None:
-        meter = admission.metered(None)
-        finished = await self.services.pipeline.serve_turn(principal, request, meter, client)
-        if meter is not None:
-            meter.finished(finished)
+        finished = await self._turns(principal, request, admission, None, client)
         encoder = self.dialect.encoder(
             request, finished.turn_id, int(finished.created_at), request.model
         )
@@ -126,13 +141,8 @@ class Inference(Endpoint):
         client: Context | None,
     ) -> None:
         reply = StreamedReply(self.services, self.dialect, exchange, request)
-        meter = admission.metered(reply)
         try:
-            finished = await self.services.pipeline.serve_turn(
-                principal, request, meter or reply, client
-            )
-            if meter is not None:
-                meter.finished(finished)
+            finished = await self._turns(principal, request, admission, reply, client)
             await reply.finish(finished)
         except NextstateError as error:
             if not exchange.begun:

@@ -120,6 +120,8 @@ _ITEM: Schema = {
         _shape(("type",), type={"enum": list(_KINDS)}),
     ]
 }
+#: One prompt of ids, or several of one form, which no schema says.
+_PROMPT: Schema = {"anyOf": [_NAME, {"type": "integer"}, _list({"type": "integer"}, 1)]}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": 1_000}
 
 _SHARED: Mapping[str, Schema] = {
@@ -149,6 +151,8 @@ _FIELDS: Mapping[str, Mapping[str, Schema]] = {
         "stop": {"type": "array", "items": _STOP, "maxItems": 4},
     },
     "CompletionBody": {
+        "prompt": _list(_PROMPT, 1),
+        "best_of": {"minimum": 1, "maximum": MOST_CHOICES},
         "logprobs": {"minimum": 0, "maximum": 5},
         "stop": {"type": "array", "items": _STOP, "maxItems": 4},
     },

@@ -1,6 +1,6 @@
 """Structured logs; what is counted while serving is in `metrics`, apart, for what it loads."""
 
-from gateway.telemetry.context import bind, request_context
+from gateway.telemetry.context import bind, own_context, request_context
 from gateway.telemetry.logs import configure_logging, dropped_lines, get_logger
 
 __all__ = [
@@ -8,5 +8,6 @@ __all__ = [
     "configure_logging",
     "dropped_lines",
     "get_logger",
+    "own_context",
     "request_context",
 ]

@@ -28,6 +28,11 @@ def request_context(**values: object) -> AbstractContextManager[None]:
     return _Held(values)
 
 
+def own_context() -> AbstractContextManager[None]:
+    """Lines that are logged inside carry what those outside do, and what is bound inside alone."""
+    return _Held(dict(_REQUEST.get() or {}))
+
+
 def bind(**values: object) -> None:
     """Add to what the lines of this request carry; nothing outside of one."""
     held = _REQUEST.get()

@@ -26,12 +26,16 @@ _REASONS = {
 
 
 class CompletionsEncoder:
-    """Writes one response. Text offsets count from the start of each choice."""
+    """Writes one response. Text offsets count from the start of each choice.
+
+    Where the client wants the prompt's text repeated, each choice begins with that of its own.
+    """
 
     def __init__(self, request: TurnRequest, response_id: UUID, created: int, model: str) -> None:
         self._include_usage = request.include_usage
         self._top = request.top_logprobs
         self._offsets = [0] * request.choices
+        self._repeated = _repeated(request)
         self._shared = {
             "id": f"cmpl-{response_id.hex}",
             "object": "text_completion",
@@ -40,7 +44,11 @@ class CompletionsEncoder:
         }
 
     def start(self, prompt_tokens: int = 0) -> bytes:  # noqa: ARG002 - other dialects begin with it
-        return b""
+        return b"".join(
+            self._chunk(self._choice(index, text, ()))
+            for index, text in enumerate(self._repeated)
+            if text
+        )
 
     def delta(self, choice: int, delta: Delta, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
         """One chunk; tokens whose text is still held back may come with an empty one."""
@@ -72,8 +80,10 @@ class CompletionsEncoder:
         stopped_by: Sequence[str | None] = (),  # noqa: ARG002 - not told in this dialect
     ) -> bytes:
         choices = [
-            self._choice(index, reply.text, logprobs[index] if logprobs else (), reason)
-            for index, (reply, reason) in enumerate(zip(replies, finishes, strict=True))
+            self._choice(index, before + reply.text, logprobs[index] if logprobs else (), reason)
+            for index, (before, reply, reason) in enumerate(
+                zip(self._repeated, replies, finishes, strict=True)
+            )
         ]
         return _encode({**self._shared, "choices": choices, "usage": usage_of(usage)})
 
@@ -111,6 +121,15 @@ class CompletionsEncoder:
             "top_logprobs": [_likeliest(token) for token in tokens] if self._top else None,
             "text_offset": offsets,
         }
+
+
+def _repeated(request: TurnRequest) -> list[str]:
+    """What each choice begins with: the text of its prompt, or nothing."""
+    if not request.echo.get("echo"):
+        return [""] * request.choices
+    texts: Sequence[str] = request.echo["texts"]
+    each = request.choices // len(texts)
+    return [text for text in texts for _ in range(each)]
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float]:

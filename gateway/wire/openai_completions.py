@@ -1,4 +1,4 @@
-"""The dialect of `POST /v1/completions`: a prompt as it stands, without a chat template."""
+"""The dialect of `POST /v1/completions`: prompts as they stand, without a chat template."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from gateway.config import ServerSettings
 from gateway.records import TurnRequest
 from gateway.wire.clients import caller
 from gateway.wire.completions_encoder import CompletionsEncoder
-from gateway.wire.json_body import JsonBody, invalid, missing, unsupported
+from gateway.wire.completions_prompt import Prompt, checked_prompts
+from gateway.wire.json_body import JsonBody, invalid, unsupported
 from gateway.wire.openai_errors import OpenAIErrors
-from gateway.wire.request_fields import StreamOptions, check_model, choices_of, streamed
-from gateway.wire.sampling_fields import SamplingFields, between
+from gateway.wire.request_fields import (
+    MOST_CHOICES,
+    StreamOptions,
+    check_model,
+    choices_of,
+    streamed,
+)
+from gateway.wire.sampling_fields import LARGEST_INT, SamplingFields, between
 
 _MOST_LOGPROBS = 5
 #: The original's, where the client leaves it open.
@@ -39,7 +46,7 @@ class CompletionBody(SamplingFields, kw_only=True):
 
 
 class OpenAICompletions(OpenAIErrors):
-    """Requests and replies of the old completions API: one prompt a request, text or token ids."""
+    """Requests and replies of the old completions API: prompts of text or token ids."""
 
     name = "openai_completions"
     params = {"messages": "prompt"}  # noqa: RUF012 - read only
@@ -48,17 +55,23 @@ class OpenAICompletions(OpenAIErrors):
         self._json = JsonBody(CompletionBody)
 
     def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
-        """A request that still lacks `prompt_ids`: `prompt_of` says what they are made of."""
+        """A request that still lacks its ids: `prompts_of` says what they are made of.
+
+        Its choices are those of all prompts; `each_prompt` takes it apart.
+        """
         asked: CompletionBody = self._json.decode(body)
         who = caller(headers, limits.max_id_bytes)
         check_model(asked.model)
         choices = choices_of(asked.n)
-        if asked.best_of not in (None, choices):
-            raise unsupported("best_of", "'best_of' other than 'n' is not supported.")
-        if asked.echo:
-            raise unsupported("echo", "'echo' is not supported.")
-        if asked.suffix:
-            raise unsupported("suffix", "'suffix' is not supported.")
+        _check_supported(asked, choices)
+        prompts = checked_prompts(asked.prompt)
+        if choices * len(prompts) > MOST_CHOICES:
+            raise invalid(
+                "prompt",
+                f"at most {MOST_CHOICES} choices are allowed, and {len(prompts)} prompts with "
+                f"{choices} each are {choices * len(prompts)}",
+                "array_above_max_length",
+            )
         stream, include_usage = streamed(asked.stream, asked.stream_options)
         limit = _REPLY_TOKENS if asked.max_tokens is None else asked.max_tokens
         return TurnRequest(
@@ -68,11 +81,11 @@ class OpenAICompletions(OpenAIErrors):
             sampling=asked.sampling(limit, "max_tokens"),
             stream=stream,
             include_usage=include_usage,
-            choices=choices,
+            choices=choices * len(prompts),
             top_logprobs=between("logprobs", asked.logprobs, 0, _MOST_LOGPROBS),
             stop_token_ids=asked.stop_ids,
             user=asked.user,
-            echo={"prompt": _prompt(asked.prompt)},
+            echo={"prompts": prompts, "echo": bool(asked.echo)},
             **who.fields,
         )
 
@@ -82,32 +95,60 @@ class OpenAICompletions(OpenAIErrors):
         return CompletionsEncoder(request, response_id, created, model)
 
 
-def prompt_of(request: TurnRequest) -> str | Sequence[int]:
-    """The prompt of a request, as text or as token ids."""
-    prompt: str | Sequence[int] = request.echo["prompt"]
-    return prompt
+def prompts_of(request: TurnRequest) -> tuple[Prompt, ...]:
+    """The prompts of a request, each as text or as token ids."""
+    prompts: tuple[Prompt, ...] = request.echo["prompts"]
+    return prompts
 
 
-def with_prompt(request: TurnRequest, ids: Sequence[int], text: str) -> TurnRequest:
-    """A request with the ids of its prompt.
+def with_prompts(
+    request: TurnRequest, ids: Sequence[Sequence[int]], texts: Sequence[str]
+) -> TurnRequest:
+    """A request with the ids of its prompts, and what they say."""
+    return replace(request, echo={**request.echo, "ids": tuple(ids), "texts": tuple(texts)})
+
+
+def each_prompt(request: TurnRequest) -> list[TurnRequest]:
+    """One request a prompt, of a request with ids; a seed counts on, as it does by choice.
 
     Its one message has a part that no chat has: a prompt's text is never taken for a chat's.
     """
-    message = {"role": "user", "content": [{"type": "prompt", "text": text}]}
-    return replace(request, messages=(message,), prompt_ids=tuple(ids))
+    ids, texts = request.echo["ids"], request.echo["texts"]
+    choices = request.choices // len(ids)
+    found = []
+    for index, (own, text) in enumerate(zip(ids, texts, strict=True)):
+        message = {"role": "user", "content": [{"type": "prompt", "text": text}]}
+        one = replace(request, messages=(message,), prompt_ids=tuple(own), choices=choices)
+        found.append(_later(one, index) if index else one)
+    return found
 
 
-def _prompt(prompt: str | list[Any] | None) -> str | tuple[int, ...]:
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if prompt is None:
-        raise missing("prompt")
-    if not prompt:
-        raise invalid("prompt", "expected at least one token", "empty_array")
-    if isinstance(prompt, str):
-        return prompt
-    if all(type(id_) is int for id_ in prompt):
-        return tuple(prompt)
-    if all(isinstance(one, str | list) for one in prompt):
-        raise unsupported("prompt", "Several prompts in one request are not supported.")
-    raise invalid("prompt", "expected a string or an array of token ids", "invalid_type")
+def _later(one: TurnRequest, index: int) -> TurnRequest:
+    """What is another prompt's of the fields that a request has once.
+
+    By the key of the request its prompts would be attempts at the same turn, were they equal.
+    """
+    seed, key = one.sampling.seed, one.idempotency_key
+    if seed is not None:
+        counted = (seed + index * one.choices) % (LARGEST_INT + 1)
+        one = replace(one, sampling=replace(one.sampling, seed=counted))
+    return one if key is None else replace(one, idempotency_key=f"{key}#{index}")
+
+
+def _check_supported(asked: CompletionBody, choices: int) -> None:
+    """Raises InvalidRequest for what no engine here does."""
+    if asked.best_of not in (None, choices):
+        raise unsupported(
+            "best_of",
+            "'best_of' other than 'n' is not supported: every reply that is sampled is returned.",
+        )
+    if asked.echo and asked.logprobs is not None:
+        raise unsupported(
+            "echo",
+            "'echo' together with 'logprobs' is not supported: the log-probabilities of a prompt "
+            "are not computed. Leave out one of them.",
+        )
+    if asked.suffix:
+        raise unsupported(
+            "suffix", "'suffix' is not supported: this model does not insert text before another."
+        )

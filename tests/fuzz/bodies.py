@@ -93,6 +93,8 @@ _CHATS = (
 _COMPLETIONS = (
     _completion(n=2, best_of=2, logprobs=2, echo=False, suffix=None, user="someone"),
     _completion(prompt=[17, 300, 511], logit_bias={"511": 1}, seed=1, stop=" dog"),
+    _completion(prompt=["The quick", "brown fox"], n=2, echo=True, stream=True),
+    _completion(prompt=[[17, 300], [511]], best_of=1, echo=True),
     _completion(prompt=["The quick"], stream=True, stream_options={"include_usage": False}),
 )
 _RESPONSES = (

@@ -14,7 +14,12 @@ from gateway.errors import EngineUnavailable, InvalidRequest, RequestError
 from gateway.records import Delta, FinishReason, Reply, Sampling, TurnRequest, Usage
 from gateway.resolve import chain, seed
 from gateway.wire.base import TokenLogprob
-from gateway.wire.openai_completions import OpenAICompletions, prompt_of, with_prompt
+from gateway.wire.openai_completions import (
+    OpenAICompletions,
+    each_prompt,
+    prompts_of,
+    with_prompts,
+)
 from tests.examples import examples
 
 COMPLETIONS = OpenAICompletions()
@@ -36,7 +41,8 @@ def parse(headers: Mapping[str, str] | None = None, /, **fields: Any) -> TurnReq
 
 def test_a_small_request_has_the_limit_of_the_original() -> None:
     found = parse()
-    assert (found.dialect, found.model, prompt_of(found)) == ("openai_completions", "m", "Once")
+    assert (found.dialect, found.model) == ("openai_completions", "m")
+    assert prompts_of(found) == ("Once",)
     assert found.sampling == Sampling(max_tokens=16)
     assert (found.stream, found.choices, found.top_logprobs, found.tools) == (False, 1, None, ())
 
@@ -63,7 +69,7 @@ def test_a_full_request_is_read_in_full() -> None:
         user="u",
         never_heard_of=1,
     )
-    assert prompt_of(found) == (1, 2)
+    assert prompts_of(found) == ((1, 2),)
     assert found.sampling == Sampling(
         temperature=0.5,
         top_p=0.9,
@@ -81,10 +87,42 @@ def test_a_full_request_is_read_in_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "found"), [(["Once"], "Once"), ([1, 2], (1, 2)), ("Once", "Once")]
+    ("prompt", "found"),
+    [
+        ("Once", ("Once",)),
+        (["Once"], ("Once",)),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2]], ((1, 2),)),
+        (["a", "b", "a"], ("a", "b", "a")),
+        ([[1], [2, 3]], ((1,), (2, 3))),
+    ],
 )
 def test_prompts(prompt: Any, found: Any) -> None:
-    assert prompt_of(parse(prompt=prompt)) == found
+    asked = parse(prompt=prompt)
+    assert prompts_of(asked) == found
+    assert asked.choices == len(found)
+
+
+def test_each_prompt_is_a_request_of_its_own() -> None:
+    """Choices and seeds count on from one to the next, and no two are by one key."""
+    asked = parse({"idempotency-key": "k"}, prompt=["a", "a"], n=3, seed=2**63 - 2)
+    assert asked.choices == 6
+    first, second = each_prompt(with_prompts(asked, [[5, 6], [7]], ["a", "a"]))
+    assert (first.prompt_ids, second.prompt_ids) == ((5, 6), (7,))
+    assert (first.choices, second.choices) == (3, 3)
+    assert (first.sampling.seed, second.sampling.seed) == (2**63 - 2, 1)
+    assert (first.idempotency_key, second.idempotency_key) == ("k", "k#1")
+    assert first.messages == second.messages
+    for one in each_prompt(with_prompts(parse(prompt=["a", "b"]), [[5], [6]], ["a", "b"])):
+        assert (one.sampling.seed, one.idempotency_key) == (None, None)
+
+
+@pytest.mark.parametrize(("prompts", "n"), [(9, 1), (5, 2), (2, 5), (1000, None)])
+def test_all_choices_of_a_request_are_bounded_together(prompts: int, n: int | None) -> None:
+    assert parse(prompt=["a"] * 4, n=2).choices == parse(prompt=["a"] * 8).choices == 8
+    with pytest.raises(InvalidRequest, match="at most 8 choices") as caught:
+        parse(prompt=["a"] * prompts, n=n)
+    assert caught.value.param == "prompt"
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -92,14 +130,21 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ""}, "prompt"),
     ({"prompt": []}, "prompt"),
     ({"prompt": [[]]}, "prompt"),
-    ({"prompt": ["a", "b"]}, "prompt"),
-    ({"prompt": [[1], [2]]}, "prompt"),
+    ({"prompt": [""]}, "prompt"),
+    ({"prompt": ["a", ""]}, "prompt[1]"),
+    ({"prompt": [[1], []]}, "prompt[1]"),
+    ({"prompt": [["a"], [1]]}, "prompt[0]"),
+    ({"prompt": [[1], [True]]}, "prompt[1]"),
+    ({"prompt": ["a", [1]]}, "prompt"),
+    ({"prompt": [[1], 2]}, "prompt"),
     ({"prompt": [1, True]}, "prompt"),
     ({"prompt": [1.5]}, "prompt"),
     ({"prompt": {"a": 1}}, "prompt"),
-    ({"echo": True}, "echo"),
+    ({"echo": True, "logprobs": 0}, "echo"),
+    ({"echo": 1}, "echo"),
     ({"suffix": "end"}, "suffix"),
     ({"best_of": 3}, "best_of"),
+    ({"best_of": 1, "n": 2}, "best_of"),
     ({"n": 9}, "n"),
     ({"logprobs": 6}, "logprobs"),
     ({"max_tokens": 0}, "max_tokens"),
@@ -124,7 +169,7 @@ def test_what_is_said_of_messages_is_said_of_the_prompt() -> None:
 
 
 def test_a_prompt_is_never_taken_for_a_chat() -> None:
-    asked = with_prompt(parse(), [5, 6], "Once")
+    [asked] = each_prompt(with_prompts(parse(), [[5, 6]], ["Once"]))
     assert asked.prompt_ids == (5, 6)
     start = seed(TURN, "m")
     chat = chain([{"role": "user", "content": "Once"}], start)
@@ -195,6 +240,34 @@ def test_a_stream(usage: bool) -> None:
     assert choices[0]["logprobs"]["top_logprobs"] is None
 
 
+def repeated(**fields: Any) -> TurnRequest:
+    asked = parse(prompt=["Hi, ", "Yo, "], n=2, echo=True, **fields)
+    return with_prompts(asked, [[1], [2]], ["Hi, ", "Yo, "])
+
+
+def test_a_whole_reply_after_its_prompt() -> None:
+    encoder = COMPLETIONS.encoder(repeated(), TURN, 7, "m")
+    replies = [Reply(text=text) for text in "abcd"]
+    found = json.loads(encoder.whole(replies, [FinishReason.STOP] * 4, USAGE))["choices"]
+    assert [(one["index"], one["text"]) for one in found] == [
+        (0, "Hi, a"), (1, "Hi, b"), (2, "Yo, c"), (3, "Yo, d"),
+    ]  # fmt: skip
+
+
+def test_a_stream_after_its_prompts() -> None:
+    asked = repeated(stream=True, stream_options={"include_usage": True})
+    encoder = COMPLETIONS.encoder(asked, TURN, 7, "m")
+    data = encoder.start(3) + encoder.delta(2, Delta(text="c"))
+    data += encoder.finish(2, FinishReason.LENGTH)
+    events = frames(data + encoder.end(USAGE))[:-1]
+    assert [event["usage"] for event in events] == [None] * 6
+    choices = [event["choices"][0] for event in events]
+    assert [(c["index"], c["text"], c["finish_reason"]) for c in choices] == [
+        (0, "Hi, ", None), (1, "Hi, ", None), (2, "Yo, ", None), (3, "Yo, ", None),
+        (2, "c", None), (2, "", "length"),
+    ]  # fmt: skip
+
+
 def test_a_stream_that_breaks() -> None:
     encoder = COMPLETIONS.encoder(parse(stream=True), TURN, 7, "m")
     frame = encoder.error_event(EngineUnavailable("secret", engine="e"))
@@ -229,4 +302,5 @@ def test_any_body_is_read_or_refused(fields: dict[str, Any]) -> None:
     if found is None:
         assert status == 400
     else:
-        assert prompt_of(found)
+        assert 1 <= found.choices <= 8
+        assert all(prompts_of(found))
