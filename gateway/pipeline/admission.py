@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from heapq import heappop, heappush
 from typing import Any
 from uuid import UUID
@@ -29,6 +29,23 @@ from gateway.store.admission import Counts
 #: Counts older than this, and than three refreshes, hold nobody back: Postgres is away, and serving
 #: goes on.
 _BELIEVED_S = 10.0
+
+
+class _Sampling(AbstractContextManager[None]):
+    """What `Admitter.sampling` gives; as a generator it would cost every request more."""
+
+    def __init__(
+        self, running: Counter[UUID], since: Counter[UUID], lineage_id: UUID, turns: int
+    ) -> None:
+        self._running, self._since = running, since
+        self._lineage_id, self._turns = lineage_id, turns
+
+    def __enter__(self) -> None:
+        self._running[self._lineage_id] += self._turns
+
+    def __exit__(self, *_: object) -> None:
+        self._running[self._lineage_id] -= self._turns
+        self._since[self._lineage_id] += self._turns
 
 
 class Admitter:
@@ -61,7 +78,7 @@ class Admitter:
         What has ended by now is stored, and will be among them.
         """
         self._uncounted += self._since
-        self._since = Counter()
+        self._since.clear()
         return self.running()
 
     def learn(self, counts: Mapping[UUID, Counts], at: float) -> None:
@@ -117,15 +134,9 @@ class Admitter:
             code="training_behind",
         )
 
-    @contextmanager
-    def sampling(self, lineage_id: UUID, turns: int) -> Iterator[None]:
+    def sampling(self, lineage_id: UUID, turns: int) -> AbstractContextManager[None]:
         """Count turns as running while they are sampled and stored."""
-        self._running[lineage_id] += turns
-        try:
-            yield
-        finally:
-            self._running[lineage_id] -= turns
-            self._since[lineage_id] += turns
+        return _Sampling(self._running, self._since, lineage_id, turns)
 
     def describe(self, lineage_id: UUID) -> dict[str, Any]:
         """`{"state", …}`: off without a live judge and trainer, else open, full or over."""
