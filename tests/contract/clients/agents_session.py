@@ -1,22 +1,45 @@
 """Runs in an environment that holds the OpenAI Agents SDK: one agent with one tool.
 
-The first argument is the API, `chat` or `responses`, the second `plain` or `streamed`.
+The first argument is the API, `chat` or `responses`, the second `plain` or `streamed`. A model that
+says anything is FORCED to call, and bounded in what it says then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+from typing import Any, Literal
 
 import agents
 import openai
+from pydantic import BaseModel
 
+FORCED = "FORCED" in os.environ
+City: Any = Literal["Oslo", "Bergen"] if FORCED else str
+CALL: Any = {"tool_choice": "get_weather", "parallel_tool_calls": False, "max_tokens": 900}
+SAY: Any = {"tool_choice": "none"}
 RAN: list[str] = []
 
 
+class Answer(BaseModel):
+    """A response that is cut is an error here, and within a form no model goes on for ever."""
+
+    answer: Literal["Warm.", "Cold."]
+
+
+class Then(agents.AgentHooks[Any]):
+    """Once a tool has been run, words are asked for."""
+
+    async def on_tool_end(self, context: Any, agent: Any, *_: Any) -> None:
+        if FORCED:
+            most = 24 if agent.output_type is None else 900
+            agent.model_settings = agents.ModelSettings(include_usage=True, max_tokens=most, **SAY)
+
+
 @agents.function_tool
-def get_weather(city: str) -> str:
+def get_weather(city: City) -> str:
     """Tells the weather of a city."""
     RAN.append(city)
     return f"{city}: 21"
@@ -33,7 +56,9 @@ async def main(api: str, how: str) -> None:
             name="weather",
             instructions="Be brief.",
             tools=[get_weather],
-            model_settings=agents.ModelSettings(include_usage=True),
+            model_settings=agents.ModelSettings(include_usage=True, **(CALL if FORCED else {})),
+            hooks=Then(),
+            output_type=Answer if FORCED and api == "responses" else None,
             model=kinds[api](model="tiny", openai_client=client),
         )
         if how == "streamed":
@@ -44,7 +69,7 @@ async def main(api: str, how: str) -> None:
             run = await agents.Runner.run(agent, "Weather?")
         usage = run.context_wrapper.usage
     seen = {
-        "answer": run.final_output,
+        "answer": agents.ItemHelpers.text_message_outputs(run.new_items),
         "ran": RAN,
         "usage": [usage.requests, usage.input_tokens, usage.output_tokens],
     }

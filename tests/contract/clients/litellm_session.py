@@ -1,7 +1,8 @@
 """Runs in an environment that holds LiteLLM's SDK: completions with a tool, called until done.
 
 The first argument is the provider, which is the API too: `openai`, `hosted_vllm` or `anthropic`;
-the second is `plain` or `streamed`.
+the second is `plain` or `streamed`. A model that says anything is FORCED to call, and bounded in
+what it says then.
 """
 
 from __future__ import annotations
@@ -14,12 +15,27 @@ from typing import Any
 
 import litellm
 
+FORCED = "FORCED" in os.environ
+SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
+if FORCED:
+    SCHEMA = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Oslo", "Bergen"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+CALL: Any = {
+    "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+    "parallel_tool_calls": False,
+    "max_tokens": 900,
+}
+SAY: Any = {"tool_choice": "none", "max_tokens": 24}
 TOOL = {
     "type": "function",
     "function": {
         "name": "get_weather",
         "description": "Tells the weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "parameters": SCHEMA,
     },
 }
 
@@ -29,6 +45,7 @@ def main(provider: str, how: str) -> dict[str, Any]:
     at: dict[str, Any] = {"model": f"{provider}/tiny", "tools": [TOOL]}
     if provider != "anthropic":
         at |= {"api_base": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}
+    at |= CALL if FORCED else {}
     history: list[Any] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Weather?"},
@@ -50,6 +67,10 @@ def main(provider: str, how: str) -> dict[str, Any]:
             city = json.loads(call.function.arguments)["city"]
             ran.append(city)
             history.append({"role": "tool", "tool_call_id": call.id, "content": f"{city}: 21"})
+        at |= SAY if FORCED else {}
+        if FORCED and provider != "anthropic":
+            # What it takes for reasoning would be left out of the text.
+            at["stop"] = ["<think>"]
     return {"answer": message.content, "ran": ran, "usage": usage}
 
 

@@ -183,6 +183,38 @@ async def responses_streamed() -> Any:
     return {"first": seen(first), "last": last, "kinds": kinds, "text": text, "numbers": numbers}
 
 
+def functions() -> Any:
+    """The old form of tools: whole, then streamed, then the result sent back."""
+    with openai.OpenAI(max_retries=0) as client:
+        ask: Any = {"model": "tiny", "functions": [CHAT_TOOL["function"]]}
+        first = client.chat.completions.create(messages=ASK, **ask)
+        message = first.choices[0].message
+        called = message.function_call
+        assert called is not None
+        result: Any = {"role": "function", "name": called.name, "content": told(called.arguments)}
+        last = client.chat.completions.create(
+            messages=[*ASK, message, result], function_call="none", **ask
+        )
+        parts = []
+        for chunk in client.chat.completions.create(messages=ASK, stream=True, **ask):
+            parts += [part.to_dict() for part in [chunk.choices[0].delta.function_call] if part]
+    return {"first": seen(first), "last": seen(last), "parts": parts}
+
+
+def prompts() -> Any:
+    """Several prompts of old completions, repeated: whole and streamed."""
+    with openai.OpenAI(max_retries=0) as client:
+        ask: Any = {"model": "tiny", "prompt": ["Hello", "Weather?"], "n": 2, "echo": True}
+        whole = client.completions.create(**ask, **BOUND)
+        texts = [""] * 4
+        finishes = []
+        for chunk in client.completions.create(stream=True, **ask, **BOUND):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+                finishes += [choice.index] if choice.finish_reason else []
+    return {"whole": seen(whole), "texts": texts, "finishes": sorted(finishes)}
+
+
 def errors() -> Any:
     """Each class of error, and how it is worded."""
     found: dict[str, Any] = {}
@@ -240,6 +272,8 @@ DOINGS = {
     "chat": chat,
     "parsed": parsed,
     "responses": responses,
+    "functions": functions,
+    "prompts": prompts,
     "errors": errors,
     "patient": patient,
 }

@@ -10,24 +10,10 @@ import pytest
 from tests.clients import client_python, run_client
 from tests.exchanges import save
 from tests.fixtures_clients import Served
+from tests.frameworks import FRAMEWORKS, QUIET
 from tests.reasoning import CALLS, DONE
 
-FRAMEWORKS = {
-    "openai-agents": ("agents_session.py", ("chat", "responses")),
-    "langchain": ("langchain_session.py", ("chat", "responses", "messages")),
-    "litellm": ("litellm_session.py", ("openai", "hosted_vllm", "anthropic")),
-    "pydantic-ai": ("pydantic_ai_session.py", ("chat", "responses", "messages")),
-    "smolagents": ("smolagents_session.py", ("chat",)),
-}
 FINAL = '<tool_call>\n{"name": "final_answer", "arguments": {"answer": "Warm."}}\n</tool_call>'
-
-#: No telemetry, and no list of prices from the web.
-QUIET = {
-    "LANGSMITH_TRACING": "false",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "OPENAI_AGENTS_DISABLE_TRACING": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 
 
 def answer(prompt: str) -> str:
