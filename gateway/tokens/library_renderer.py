@@ -11,6 +11,7 @@ import renderers
 
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.records import Message, Trail
+from gateway.tokens.call_end import after_last, call_end
 from gateway.tokens.marks import Marks
 from gateway.tokens.renderer import Extension, Tools, blocked
 from gateway.tokens.template import for_template, one_call_each
@@ -50,6 +51,7 @@ class LibraryRenderer:
         self.name = family
         self._config = type(config)
         self._retention = retention
+        self._tokenizer = tokenizer
         self._adapter = _Adapter(tokenizer)
         self._known = renderers.template_field_names(config)
         self._variant = lru_cache(maxsize=_VARIANTS)(self._build)
@@ -83,8 +85,11 @@ class LibraryRenderer:
             return Extension(reason=reason)
         renderer = self._choose(template_kwargs)
         previous = [*trail.prompt_ids, *trail.sampled_ids]
+        end = None
         if not trail.sampled_ids or trail.sampled_ids[-1] not in renderer.get_stop_token_ids():
-            return Extension(reason="parent_not_closed")
+            end = call_end(self._tokenizer, trail.sampled_ids)
+            if end is None:
+                return Extension(reason="parent_not_closed")
         named = _named(new_messages, messages)
         try:
             bridged = renderer.bridge_to_next_turn(
@@ -103,7 +108,13 @@ class LibraryRenderer:
         ids = list(bridged.token_ids)
         if ids[: len(previous)] != previous:
             return Extension(reason="template_not_append_only")
-        return Extension(trail=trail, added=ids[len(previous) :])
+        added = ids[len(previous) :]
+        if end is not None:
+            # The package closes any reply in one way, which need not be how a call is closed.
+            whole = self._tokenizer.decode(self.render(messages, tools, template_kwargs))
+            if after_last(end, whole) != after_last(end, end + self._tokenizer.decode(added)):
+                return Extension(reason="parent_not_closed")
+        return Extension(trail=trail, added=added)
 
     def _refuses(self, messages: Sequence[Message]) -> bool:
         try:

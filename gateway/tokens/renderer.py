@@ -17,7 +17,7 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A next prompt that starts with the parent's prompt and sampled ids, or why there is none.
 
     `added` are the ids after those of the `trail`, which is not copied for them. `reason` is one
-    of `parent_truncated`, `parent_not_closed` (a stop string ended it), `nothing_new`,
+    of `parent_truncated`, `parent_not_closed` (a stop string ended it, and no call), `nothing_new`,
     `history_edited`, `template_dropped_reasoning` and `template_not_append_only`.
     """
 

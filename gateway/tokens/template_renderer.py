@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.records import Message, Trail
 from gateway.tokens.append_only import Continuation, prove
+from gateway.tokens.call_end import after_last, call_end
 from gateway.tokens.marks import marks_of
 from gateway.tokens.renderer import Extension, Tools, blocked
 from gateway.tokens.template import ChatTemplate
@@ -95,10 +96,14 @@ class TemplateRenderer:
         # The stop token is tokenized along with what follows, since some of them swallow the
         # white space after them; the one that was sampled then stands in for it.
         written = self._tokenizer.encode(proof.close + full[len(closed) :])
-        sampled = self._sampled_of(written, trail.sampled_ids)
-        if not sampled:
+        if sampled := self._sampled_of(written, trail.sampled_ids):
+            return Extension(trail=trail, added=written[sampled:])
+        end = call_end(self._tokenizer, trail.sampled_ids) if reply.get("tool_calls") else None
+        rest = None if end is None else after_last(end, closed)
+        if rest is None:
             return Extension(reason="parent_not_closed")
-        return Extension(trail=trail, added=written[sampled:])
+        added = self._tokenizer.encode(rest + full[len(closed) :])
+        return Extension(trail=trail, added=added)
 
     def _sampled_of(self, written: Sequence[int], sampled: Sequence[int]) -> int:
         """How much of what is written behind a reply the model has sampled: its end, or nothing.

@@ -219,14 +219,15 @@ def trail(
     tokenizer: Tokenizer,
     asked: Sequence[Message],
     said: str,
-    end: str,
+    end: str | None,
 ) -> Trail:
-    stop = tokenizer.id_of(end)
-    assert stop is not None
+    """A turn whose reply ends with a token, or with what it says."""
+    stop = None if end is None else tokenizer.id_of(end)
+    assert end is None or stop is not None
     return Trail(
         turn_id=new_id(),
         prompt_ids=renderer.render(asked, TOOLS, DATE),
-        sampled_ids=[*tokenizer.encode(said), stop],
+        sampled_ids=[*tokenizer.encode(said), *([] if stop is None else [stop])],
         finish_reason=FinishReason.STOP,
     )
 
@@ -284,6 +285,32 @@ def test_results_extend_the_ids_that_were_sampled(  # noqa: PLR0917 - pytest pas
     anew = tokenizer.decode(renderer.render(messages, TOOLS, DATE))
     assert anew.endswith(added)
     assert added.endswith(tokenizer.decode(parent.prompt_ids)[-10:])
+
+
+@pytest.mark.parametrize(
+    ("family", "by"),
+    [("smollm2", "template"), ("qwen3", "qwen3"), ("qwen3_thinking", "template")],
+)
+def test_a_reply_that_was_told_to_end_with_its_call_is_closed_by_what_extends_it(
+    models: dict[str, Tokenizer], family: str, by: str
+) -> None:
+    tokenizer = models[family]
+    renderer = make_renderer(by, tokenizer)
+    thought = "Hm." if family == "qwen3_thinking" else ""
+    text = f"{thought}\n</think>\n\n" * bool(thought) + WRITTEN[family][0]
+    parent = trail(renderer, tokenizer, [ASKED], text, None)
+    reply = {**CALLED, "content": None, "reasoning_content": thought}
+    extension = renderer.extend(parent, [RESULT], [ASKED, reply, RESULT], TOOLS, DATE)
+    assert extension.added is not None
+    added = tokenizer.decode(extension.added)
+    assert added.startswith("<|im_end|>\n<|im_start|>")
+    anew = tokenizer.decode(renderer.render([ASKED, reply, RESULT], TOOLS, DATE))
+    assert anew.endswith(WRITTEN[family][0] + added)
+    # What only looks like it is left open: another stop string has ended this one.
+    other = trail(renderer, tokenizer, [ASKED], text.removesuffix(">"), None)
+    assert renderer.extend(other, [RESULT], [ASKED, reply, RESULT], TOOLS, DATE).reason == (
+        "parent_not_closed"
+    )
 
 
 def test_what_follows_llamas_calls_is_what_its_template_writes(
