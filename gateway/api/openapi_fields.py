@@ -71,11 +71,12 @@ def _message(*roles: str, content: Schema, needed: bool = True, **more: Schema) 
 
 _NAME: Schema = {"type": "string", "minLength": 1}
 _FUNCTION = _shape(("name",), name=_NAME, description=_TEXT, parameters=_OBJECT)
+_CALLED = _shape(("name", "arguments"), name=_TEXT, arguments=_TEXT)
 _CALL = _shape(
     ("id", "function"),
     id=_TEXT,
     type={"const": "function"},
-    function=_shape(("name", "arguments"), name=_TEXT, arguments=_TEXT),
+    function=_CALLED,
 )
 _REPLY: Schema = {"anyOf": [{"type": "null"}, *_content("text", "refusal")["anyOf"]]}
 _SHOWN = _content("text", "image_url", "input_audio", "file")
@@ -84,6 +85,7 @@ _CHAT: Schema = {
         _message("system", "developer", content=_content("text"), name=_TEXT),
         _message("user", content=_SHOWN, name=_TEXT),
         _message("assistant", content=_REPLY, needed=False, tool_calls=_list(_CALL)),
+        _message("assistant", content=_REPLY, needed=False, function_call=_CALLED),
         {
             **_message("tool", content=_SHOWN, tool_call_id=_TEXT),
             "required": ["role", "content", "tool_call_id"],
@@ -148,6 +150,8 @@ _FIELDS: Mapping[str, Mapping[str, Schema]] = {
             most=MOST_TOOLS,
         ),
         "tool_choice": {"type": "string", "enum": ["auto", "none", "required"]},
+        "functions": _list(_FUNCTION, most=MOST_TOOLS),
+        "function_call": {"type": "string", "enum": ["auto", "none"]},
         "stop": {"type": "array", "items": _STOP, "maxItems": 4},
     },
     "CompletionBody": {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import msgspec
@@ -28,6 +28,8 @@ _REASONS = {
 
 class ChatEncoder:
     """Writes one response. What all its chunks share is encoded once, as a stream begins."""
+
+    reasons: ClassVar[Mapping[FinishReason, str]] = _REASONS
 
     def __init__(self, request: TurnRequest, response_id: UUID, created: int, model: str) -> None:
         self._choices = request.choices
@@ -71,7 +73,8 @@ class ChatEncoder:
         if not logprobs and not delta.reasoning and delta.call_index is None:
             return b"".join((self._before[choice], _encode(delta.text), self._after))
         if delta.call_index is not None:
-            return self._chunk(choice, {"tool_calls": [_call(delta)]}, logprobs)
+            called = self.called(delta)
+            return self._chunk(choice, called, logprobs) if called or logprobs else b""
         fields: dict[str, str] = {}
         if delta.text or not delta.reasoning:
             fields["content"] = delta.text
@@ -85,7 +88,7 @@ class ChatEncoder:
         reason: FinishReason,
         stopped_by: str | None = None,  # noqa: ARG002 - not told in this dialect
     ) -> bytes:
-        return self._chunk(choice, {}, reason=_REASONS[reason])
+        return self._chunk(choice, {}, reason=self.reasons[reason])
 
     def end(self, usage: Usage) -> bytes:
         if not self._include_usage:
@@ -106,9 +109,9 @@ class ChatEncoder:
         choices = [
             {
                 "index": index,
-                "message": _message(reply),
+                "message": self.message(reply),
                 "logprobs": _logprobs(logprobs[index]) if logprobs else None,
-                "finish_reason": _REASONS[reason],
+                "finish_reason": self.reasons[reason],
             }
             for index, (reply, reason) in enumerate(zip(replies, finishes, strict=True))
         ]
@@ -123,6 +126,16 @@ class ChatEncoder:
 
     def error_event(self, error: NextstateError) -> bytes:
         return event(error_body(error))
+
+    def message(self, reply: Reply) -> dict[str, Any]:
+        """A whole reply, as its client will send it back."""
+        message = reply.message()
+        message.setdefault("refusal", None)
+        return message
+
+    def called(self, delta: Delta) -> dict[str, Any]:
+        """What a delta of a call adds to that message; empty for a call that cannot be told."""
+        return {"tool_calls": [_call(delta)]}
 
     def _chunk(
         self,
@@ -153,12 +166,6 @@ def error_body(error: NextstateError) -> bytes:
             }
         }
     )
-
-
-def _message(reply: Reply) -> dict[str, Any]:
-    message = reply.message()
-    message.setdefault("refusal", None)
-    return message
 
 
 def _call(delta: Delta) -> dict[str, Any]:

@@ -58,12 +58,18 @@ def checked_tools(tools: Sequence[dict[str, Any]], most: int) -> tuple[Mapping[s
         function = tool.get("function")
         if not isinstance(function, dict):
             raise invalid(f"{at}.function", "expected an object", "invalid_type")
-        text_in(function, "name", f"{at}.function")
-        optional_text_in(function, "description", f"{at}.function")
-        if not isinstance(function.get("parameters") or {}, dict):
-            raise invalid(f"{at}.function.parameters", "expected an object", "invalid_type")
+        checked_function(function, f"{at}.function")
         check_depth(tool, at)
     return tuple(tools)
+
+
+def checked_function(function: Mapping[str, Any], at: str) -> None:
+    """Raises InvalidRequest for a function that cannot be offered."""
+    text_in(function, "name", at)
+    optional_text_in(function, "description", at)
+    if not isinstance(function.get("parameters") or {}, dict):
+        raise invalid(f"{at}.parameters", "expected an object", "invalid_type")
+    check_depth(function, at)
 
 
 def _check_message(message: dict[str, Any], at: str, media: MediaReader) -> None:

@@ -11,9 +11,16 @@ import msgspec
 from gateway.config import ServerSettings
 from gateway.records import Sampling, TurnRequest
 from gateway.wire.chat_encoder import ChatEncoder
+from gateway.wire.chat_functions import (
+    UNTOLD_PREFIX,
+    function_choice,
+    functions_as_calls,
+    functions_as_tools,
+)
 from gateway.wire.chat_messages import checked_messages, checked_tools
-from gateway.wire.chat_tool_choice import checked_choice
+from gateway.wire.chat_tool_choice import Tools, checked_choice
 from gateway.wire.clients import caller
+from gateway.wire.functions_encoder import FunctionsEncoder
 from gateway.wire.json_body import JsonBody, invalid, unsupported
 from gateway.wire.media import NO_MEDIA, MediaReader, MediaRules
 from gateway.wire.openai_errors import OpenAIErrors
@@ -29,6 +36,9 @@ from gateway.wire.request_fields import (
 )
 from gateway.wire.sampling_fields import SamplingFields, between
 from gateway.wire.session_hints import group_in_body
+
+#: What sets a request of the old `functions` apart.
+_OLD: Mapping[str, Any] = {"call_prefix": UNTOLD_PREFIX, "echo": {"functions": True}}
 
 
 class _ResponseFormat(msgspec.Struct):
@@ -53,6 +63,7 @@ class ChatBody(SamplingFields, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
     user: str | None = None
     reasoning_effort: str | None = None
@@ -61,10 +72,7 @@ class ChatBody(SamplingFields, kw_only=True):
 
 
 class OpenAIChat(OpenAIErrors):
-    """Requests and replies of the chat completions API.
-
-    The old `functions` are refused in so many words rather than served in part.
-    """
+    """Requests and replies of the chat completions API, the old `functions` among them."""
 
     name = "openai_chat"
 
@@ -81,35 +89,47 @@ class OpenAIChat(OpenAIErrors):
         stream, include_usage = streamed(asked.stream, asked.stream_options)
         if "audio" in (asked.modalities or ()):
             raise unsupported("modalities", "This model does not speak.")
-        if asked.functions:
-            raise unsupported("functions", "'functions' is not supported; use 'tools'.")
-        tools = checked_tools(asked.tools or (), MOST_TOOLS)
-        tools, tool_choice, allowed = checked_choice(asked.tool_choice, tools)
+        messages = checked_messages(
+            asked.messages, limits.max_messages, MediaReader(self._media, limits)
+        )
+        tools, tool_choice, allowed = _tools(asked)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
-            messages=checked_messages(
-                asked.messages, limits.max_messages, MediaReader(self._media, limits)
-            ),
+            messages=functions_as_calls(messages),
             sampling=_sampling(asked),
             tools=tools,
             stream=stream,
             include_usage=include_usage,
             tool_choice=tool_choice,
             allowed_tools=allowed,
-            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            parallel_tool_calls=asked.parallel_tool_calls is not False and not asked.functions,
             choices=choices,
             top_logprobs=_top_logprobs(asked),
             stop_token_ids=asked.stop_ids,
             user=asked.user,
             template_kwargs=template_options(asked.chat_template_kwargs, asked.reasoning_effort),
             **who.fields,
+            **(_OLD if asked.functions else {}),
         )
 
     def encoder(
         self, request: TurnRequest, response_id: UUID, created: int, model: str
     ) -> ChatEncoder:
-        return ChatEncoder(request, response_id, created, model)
+        kind = FunctionsEncoder if "functions" in request.echo else ChatEncoder
+        return kind(request, response_id, created, model)
+
+
+def _tools(asked: ChatBody) -> tuple[Tools, str, tuple[str, ...]]:
+    """(tools, `auto`, `none` or `required`, the names of which a call must be; none means any)."""
+    if not asked.functions:
+        if asked.function_call not in (None, "auto", "none"):
+            raise invalid("function_call", "only allowed when 'functions' are specified")
+        return checked_choice(asked.tool_choice, checked_tools(asked.tools or (), MOST_TOOLS))
+    if asked.tools or asked.tool_choice not in (None, "auto"):
+        raise invalid("functions", "not allowed together with 'tools' or 'tool_choice'")
+    tools = functions_as_tools(asked.functions, MOST_TOOLS)
+    return tools, *function_choice(asked.function_call, tools)
 
 
 def _sampling(asked: ChatBody) -> Sampling:

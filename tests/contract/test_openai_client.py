@@ -91,6 +91,51 @@ async def test_chat_streamed(gateway: Gateway, python: Path) -> None:
     assert_usage(usage, two, "prompt_tokens", "completion_tokens")
 
 
+async def test_functions(gateway: Gateway, python: Path) -> None:
+    for text in (CALLS, DONE, CALLS):
+        gateway.says(text)
+    seen = await session(gateway, python, "functions")
+    [first] = seen["first"]["choices"]
+    assert first["finish_reason"] == "function_call"
+    message = first["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Two cities.", "Let me see.")
+    assert message["function_call"] == {"name": "get_weather", "arguments": '{"city": "Zürich"}'}
+    assert "tool_calls" not in message
+    [last] = seen["last"]["choices"]
+    assert (last["finish_reason"], last["message"]["content"]) == ("stop", "Warm.")
+    name, *arguments = seen["parts"]
+    assert name == {"name": "get_weather", "arguments": ""}
+    assert "".join(part["arguments"] for part in arguments) == '{"city": "Zürich"}'
+    assert not any("name" in part for part in arguments)
+    one, two, _ = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    assert (two["parent_id"], two["branch_reason"], two["kind"]) == (one["id"], None, "main")
+    assert two["shared_len"] == one["prompt_len"] + one["completion_len"]
+    assert_usage(seen["first"]["usage"], one, "prompt_tokens", "completion_tokens")
+    assert_usage(seen["last"]["usage"], two, "prompt_tokens", "completion_tokens")
+    [state] = await gateway.rows("SELECT * FROM next_states WHERE turn_id = $1", one["id"])
+    assert (state["role"], [one["content"] for one in state["messages"]]) == (
+        "tool", ["Zürich: 21"],
+    )  # fmt: skip
+
+
+async def test_several_prompts(gateway: Gateway, python: Path) -> None:
+    ids = [gateway.services.tokenizer.encode(text) for text in ("Hello", "Weather?")]
+    reply = gateway.services.tokenizer.encode("Warm.")
+    stop = gateway.services.tokenizer.facts.stop_token_ids[0]
+    gateway.engine.script = lambda body: [*body["input_ids"], *reply, stop]
+    seen = await session(gateway, python, "prompts")
+    expected = [f"{text}{text}Warm." for text in ("Hello", "Hello", "Weather?", "Weather?")]
+    assert seen["texts"] == [choice["text"] for choice in seen["whole"]["choices"]] == expected
+    assert [choice["index"] for choice in seen["whole"]["choices"]] == [0, 1, 2, 3]
+    assert seen["finishes"] == [0, 1, 2, 3]
+    given = sum(map(len, ids))
+    sampled = 2 * (given + 2 * (len(reply) + 1))
+    usage = seen["whole"]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (given, sampled)
+    turns = await gateway.rows("SELECT trainable FROM turns")
+    assert [turn["trainable"] for turn in turns] == [True] * 8
+
+
 async def test_replies_are_parsed_into_models(gateway: Gateway, python: Path) -> None:
     weather = {"city": "Zürich", "degrees": 21}
     written = json.dumps(weather, ensure_ascii=False)

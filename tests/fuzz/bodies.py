@@ -80,6 +80,16 @@ _CHATS = (
         stream=True,
     ),
     _chat(
+        functions=[_FUNCTION],
+        function_call="auto",
+        messages=[
+            _ASK,
+            {"role": "assistant", "content": None, "function_call": _CALL["function"]},
+            {"role": "function", "name": "get_weather", "content": "Sunny."},
+        ],
+    ),
+    _chat(functions=[_FUNCTION], function_call={"name": "get_weather"}, stream=True),
+    _chat(
         response_format={
             "type": "json_schema",
             "json_schema": {"name": "answer", "strict": True, "schema": _SCHEMA},

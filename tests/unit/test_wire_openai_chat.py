@@ -125,7 +125,6 @@ def test_messages_of_every_role_are_kept_as_they_are() -> None:
         {"role": "user", "content": "é 🙂", "name": "n", "extra": {"b": 1}},
         {"role": "assistant", "tool_calls": [CALL], "content": None, "refusal": None},
         {"role": "tool", "tool_call_id": "c", "content": ""},
-        {"role": "function", "name": "f", "content": None},
     ]
     assert list(parse(messages=messages).messages) == messages
 
@@ -170,7 +169,18 @@ def test_messages_of_every_role_are_kept_as_they_are() -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
         ({"tool_choice": "maybe"}, "tool_choice"),
-        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions"),
+        ({"functions": [{"name": "f"}], "tool_choice": "none"}, "functions"),
+        ({"functions": [{"name": "f"}] * 513}, "functions"),
+        ({"functions": {}}, "functions"),
+        ({"functions": [{"name": "f"}, {}]}, "functions[1].name"),
+        ({"functions": [{"name": "f", "parameters": "x"}]}, "functions[0].parameters"),
+        ({"functions": [{"name": "f"}], "function_call": "required"}, "function_call"),
+        ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
+        ({"functions": [{"name": "f"}], "function_call": {}}, "function_call.name"),
+        ({"functions": [{"name": "f"}], "function_call": {"name": 1}}, "function_call.name"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"tools": [TOOL], "function_call": {"name": "f"}}, "function_call"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
