@@ -20,7 +20,7 @@ _CHAT, _GENERATE = "/v1/chat/completions", "/generate"
 #: What follows a reply (a row written, a connection put back) counts as its cost.
 _SETTLE_S = 0.2
 #: As the gateway asks SGLang to, which sends that many tokens an event.
-_UNWATCHED = 32
+_UNWATCHED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

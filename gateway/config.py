@@ -125,7 +125,8 @@ class EngineSettings(Section):
     idle_timeout_s: float = Field(
         120.0,
         gt=0,
-        description="longest silence inside a generation, but while its weights are replaced",
+        description="longest silence inside a generation, but while its weights are replaced; of a "
+        "reply that is not streamed the engine sends 16 tokens at a time",
     )
     control_timeout_s: float = Field(60.0, gt=0, description="each order but a load of weights")
     load_timeout_s: float = Field(

@@ -54,7 +54,7 @@ _LARGEST_SEED = 2**63
 #: Tokens at a time where the client is told of all at once: each event costs engine and gateway
 #: more than the token in it. What is lost of a reply that breaks off, which nobody trains on, is
 #: less than this.
-_UNWATCHED = 32
+_UNWATCHED = 16
 
 
 class Pipeline:
