@@ -137,6 +137,37 @@ async def test_what_a_schema_forces_is_parsed_into_models(gateway: Gateway) -> N
     assert [turn["stream_mismatch"] for turn in turns] == [False] * 3
 
 
+async def test_a_call_of_the_old_form_and_its_result(gateway: Gateway) -> None:
+    seen = await session(gateway, "openai", "functions")
+    one, two, three = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    [first] = seen["first"]["choices"]
+    [call] = one["reply"]["tool_calls"]
+    assert first["finish_reason"] == "function_call"
+    assert first["message"]["function_call"] == call["function"]
+    check_follows(one, two)
+    [last] = seen["last"]["choices"]
+    assert as_stored(last["message"]["content"]) == (two["reply"]["content"] or "")
+    [call] = three["reply"]["tool_calls"]
+    assert [part["name"] for part in seen["parts"] if "name" in part] == ["get_weather"]
+    assert "".join(part["arguments"] for part in seen["parts"]) == call["function"]["arguments"]
+
+
+async def test_several_prompts_of_one_request(gateway: Gateway) -> None:
+    """Each repeated before what was sampled after it, whole and streamed."""
+    seen = await session(gateway, "openai", "prompts")
+    turns = await gateway.rows("SELECT * FROM turns ORDER BY created_at, id")
+    assert len(turns) == 8
+    said: dict[str, list[str]] = {"Hello": [], "Weather?": []}
+    for turn in turns:
+        [part] = turn["messages"][0]["content"]
+        said[part["text"]].append(part["text"] + (turn["reply"]["content"] or ""))
+        assert (turn["trainable"], turn["stream_mismatch"]) == (True, False)
+    whole = [choice["text"] for choice in seen["whole"]["choices"]]
+    for prompt, at in (("Hello", slice(0, 2)), ("Weather?", slice(2, 4))):
+        assert [as_stored(text) for text in whole[at] + seen["texts"][at]] == said[prompt]
+    assert seen["finishes"] == [0, 1, 2, 3]
+
+
 #: What each client calls an error, and its status.
 ERRORS = {
     "key": ("AuthenticationError", 401),

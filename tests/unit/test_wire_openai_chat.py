@@ -359,8 +359,9 @@ part = st.fixed_dictionaries(
 function = st.fixed_dictionaries(
     {}, optional={"name": st.text(max_size=3) | tree, "arguments": st.just("{}") | st.text() | tree}
 )
+_ROLES = ["user", "assistant", "tool", "function", "system", "developer"]
 message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "tool", "system", "developer"]) | tree},
+    {"role": st.sampled_from(_ROLES) | tree},
     optional={
         "content": st.text(max_size=5) | st.lists(part, max_size=2) | tree,
         "tool_calls": st.lists(
@@ -379,7 +380,8 @@ body = st.fixed_dictionaries(
     {"model": st.just("m") | leaf, "messages": st.lists(message, max_size=3) | tree},
     optional=dict.fromkeys(
         ("temperature", "stop", "tools", "logit_bias", "response_format", "n", "stream"), tree
-    ),
+    )
+    | {"functions": st.lists(function, max_size=2) | tree, "function_call": function | tree},
 )
 
 

@@ -36,8 +36,9 @@ CHAT_CALL: Any = {
     "max_tokens": 900,
 }
 CHAT_SAY: Any = {"tool_choice": "none", "max_tokens": 24}
+OLD_CALL: Any = {"function_call": {"name": "get_weather"}, "max_tokens": 900}
 if not FORCED:
-    CALL = SAY = CHAT_CALL = CHAT_SAY = {}
+    CALL = SAY = CHAT_CALL = CHAT_SAY = OLD_CALL = {}
 
 
 #: Of what is parsed: a model that says anything would go on with a text or a number for long.
@@ -187,16 +188,16 @@ def functions() -> Any:
     """The old form of tools: whole, then streamed, then the result sent back."""
     with openai.OpenAI(max_retries=0) as client:
         ask: Any = {"model": "tiny", "functions": [CHAT_TOOL["function"]]}
-        first = client.chat.completions.create(messages=ASK, **ask)
+        first = client.chat.completions.create(messages=ASK, **ask, **OLD_CALL)
         message = first.choices[0].message
         called = message.function_call
         assert called is not None
         result: Any = {"role": "function", "name": called.name, "content": told(called.arguments)}
         last = client.chat.completions.create(
-            messages=[*ASK, message, result], function_call="none", **ask
+            messages=[*ASK, message, result], function_call="none", max_tokens=24, **ask
         )
         parts = []
-        for chunk in client.chat.completions.create(messages=ASK, stream=True, **ask):
+        for chunk in client.chat.completions.create(messages=ASK, stream=True, **ask, **OLD_CALL):
             parts += [part.to_dict() for part in [chunk.choices[0].delta.function_call] if part]
     return {"first": seen(first), "last": seen(last), "parts": parts}
 
@@ -205,10 +206,10 @@ def prompts() -> Any:
     """Several prompts of old completions, repeated: whole and streamed."""
     with openai.OpenAI(max_retries=0) as client:
         ask: Any = {"model": "tiny", "prompt": ["Hello", "Weather?"], "n": 2, "echo": True}
-        whole = client.completions.create(**ask, **BOUND)
+        whole = client.completions.create(**ask)
         texts = [""] * 4
         finishes = []
-        for chunk in client.completions.create(stream=True, **ask, **BOUND):
+        for chunk in client.completions.create(stream=True, **ask):
             for choice in chunk.choices:
                 texts[choice.index] += choice.text
                 finishes += [choice.index] if choice.finish_reason else []
