@@ -21,11 +21,14 @@ _CLOSE = """
 SELECT count(*) FROM closed
 """
 
-#: $1 the reason, $2 the tenant, $3 the session.
+#: $1 the tenant, $2 the session. A turn that is being stored holds the session, and what waits for
+#: it has to look anew: a statement does not see what was stored while it waited.
+LOCK_SESSION = "SELECT id FROM sessions WHERE tenant_id = $1 AND id = $2 FOR UPDATE"
+
+#: $1 the reason, $2 the tenant, $3 the session, which is locked.
 END_SESSION = f"""
 WITH chosen AS (
-    SELECT id FROM sessions
-    WHERE tenant_id = $2 AND id = $3 AND status = 'open' FOR UPDATE
+    SELECT id FROM sessions WHERE tenant_id = $2 AND id = $3 AND status = 'open'
 ){_CLOSE}
 """  # noqa: S608
 

@@ -17,7 +17,7 @@ from gateway.records import (
 from gateway.resolve import Branch, Leaf, NamedSession
 from gateway.store.beside import asked_by, find_branches, put_beside
 from gateway.store.candidates import Candidates
-from gateway.store.closing import CLOSE_IDLE, END_SESSION
+from gateway.store.closing import CLOSE_IDLE, END_SESSION, LOCK_SESSION
 from gateway.store.database import Database
 from gateway.store.leaves import find_leaf
 from gateway.store.packing import scrub
@@ -163,7 +163,9 @@ class TurnStore:
 
     async def end_session(self, tenant_id: UUID, session_id: UUID, reason: str) -> bool:
         """Close a session; whether it was open. Turns that nothing followed get a verdict."""
-        closed: int = await self._database.fetchval(END_SESSION, reason, tenant_id, session_id)
+        async with self._database.transaction() as connection:
+            await connection.execute(LOCK_SESSION, tenant_id, session_id)
+            closed: int = await connection.fetchval(END_SESSION, reason, tenant_id, session_id)
         return closed > 0
 
     async def close_idle(self, timeout_s: float, limit: int = 500) -> int:

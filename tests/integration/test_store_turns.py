@@ -332,6 +332,24 @@ async def test_a_session_is_ended_once(parts: Parts):
     assert await database.fetchval("SELECT end_reason FROM sessions") == "client_done"
 
 
+async def test_a_turn_that_is_stored_while_its_session_ends_gets_a_verdict(parts: Parts):
+    """The end waits for it, as it has the session's row, and sees it then."""
+    database, writer, turns = parts
+    one, other = session(), session()
+    first, late = turn(one), turn(other)
+    await writer.commit(one, first)
+    await writer.commit(other, late)
+    async with database.transaction() as storing:
+        await storing.execute("UPDATE sessions SET last_seen = now() WHERE id = $1", one.id)
+        await storing.execute("UPDATE turns SET session_id = $1 WHERE id = $2", one.id, late.id)
+        ending = asyncio.create_task(turns.end_session(one.tenant_id, one.id, "client_done"))
+        while not await database.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+            await asyncio.sleep(0.01)
+    assert await ending
+    rows = await database.fetch("SELECT turn_id, reason FROM verdicts")
+    assert {tuple(row) for row in rows} == {(each.id, "no_next_state") for each in (first, late)}
+
+
 async def test_a_turn_that_is_stored_after_the_end_of_its_session_gets_a_verdict(parts: Parts):
     database, writer, turns = parts
     one = session(seen_at=1000.0)
