@@ -39,7 +39,7 @@ async def fake_sglang() -> AsyncIterator[FakeSglang]:
 class SglangProcess:
     """The real server as a process group of its own, which ends with this process."""
 
-    def __init__(self, model: Path, log: Path) -> None:
+    def __init__(self, model: Path, log: Path, *, max_total_tokens: int = 16384) -> None:
         self.log = log
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -50,7 +50,7 @@ class SglangProcess:
             device="cpu",
             served_name="tiny",
             lora=LoraLimits(),
-            max_total_tokens=16384,
+            max_total_tokens=max_total_tokens,
             max_running=16,
         )
         with log.open("wb") as output:
