@@ -145,7 +145,9 @@ async def test_one_prompt_that_fails_ends_all(
         async with await asked as answer:
             events: list[dict[str, Any]] = []
             while len({one["index"] for one in begun(events)}) < 2:
-                events += events_of((await answer.content.readline()).decode())
+                line = await answer.content.readline()
+                assert line, events
+                events += events_of(line.decode())
             gateway.engine.faults.die_after = 1
             await gate.let(1)
             events += events_of((await answer.content.read()).decode())
@@ -190,7 +192,9 @@ async def test_a_client_that_leaves_aborts_every_prompt(
         await gate.let(3)
         events: list[dict[str, Any]] = []
         while len({one["index"] for one in begun(events)}) < 3:
-            events += events_of((await answer.content.readline()).decode())
+            line = await answer.content.readline()
+            assert line, events
+            events += events_of(line.decode())
     await gateway.until("SELECT 1 FROM turns HAVING count(*) = 3")
     turns = await gateway.rows("SELECT * FROM turns")
     assert {turn["untrainable_reason"] for turn in turns} == {"aborted"}
