@@ -131,9 +131,7 @@ def _canonical(message: Message, position: dict[str, int], numbers: Iterator[int
         position[call["id"]] = next(numbers)
         function = call["function"]
         calls.append([function["name"], _arguments(function["arguments"])])
-    if legacy := message.get("function_call"):
-        calls.append([legacy["name"], _arguments(legacy["arguments"])])
-    name = message.get("name") if role in ("user", "function") else None
+    name = message.get("name") if role == "user" else None
     return [role, name, text, calls, None]
 
 

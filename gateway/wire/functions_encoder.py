@@ -16,7 +16,10 @@ class FunctionsEncoder(ChatEncoder):
     let it, has its other calls left out.
     """
 
-    reasons: ClassVar[Mapping[FinishReason, str]] = {**ChatEncoder.reasons, FinishReason.TOOL_CALLS: "function_call"}
+    reasons: ClassVar[Mapping[FinishReason, str]] = {
+        **ChatEncoder.reasons,
+        FinishReason.TOOL_CALLS: "function_call",
+    }
 
     def message(self, reply: Reply) -> dict[str, Any]:
         message = super().message(reply)
