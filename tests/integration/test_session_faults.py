@@ -297,14 +297,20 @@ async def test_resolution_asks_the_store_as_often_whatever_the_length(
 
     for name in ("fetch", "fetchrow", "fetchval", "look_up"):
         monkeypatch.setattr(database, name, counted(getattr(database, name)))
-    counts = []
+    unknown, known = [], []
     for exchanges in (1, 100):
-        asked.clear()
-        wide.says("dog")
-        await chat(wide, *MANY[: 2 * exchanges], HELLO)
-        counts.append([sql for sql in asked if "turns" in sql])
-    assert counts[0] == counts[1]
-    assert len(counts[0]) == 1
+        history = [*MANY[: 2 * exchanges], HELLO]
+        for counts in (unknown, known):
+            asked.clear()
+            wide.says("dog")
+            await chat(wide, *history)
+            counts.append([sql for sql in asked if "turns" in sql])
+            history += [{"role": "assistant", "content": "dog"}, HELLO]
+    # By a few keys, and by all of them where these find nothing.
+    assert unknown[0] == unknown[1]
+    assert len(unknown[0]) == 2
+    assert known[0] == known[1]
+    assert len(known[0]) == 1
 
 
 async def test_a_history_of_ten_thousand_messages_is_refused(wide: Gateway) -> None:
