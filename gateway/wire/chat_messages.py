@@ -22,6 +22,8 @@ _SPEAKERS = ("user", "assistant", "system", "developer")
 _MEDIA = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
 _NO_MEDIA = {"file": "file", "video_url": "video"}
 _SHOWN_BY = ("user", "tool")
+#: Of a tool: its type and its function.
+_USUAL_KEYS = 2
 _CALL_KEYS, _FUNCTION_KEYS = {"id", "type", "function"}, {"name", "arguments"}
 
 
@@ -59,7 +61,8 @@ def checked_tools(tools: Sequence[dict[str, Any]], most: int) -> tuple[Mapping[s
         if not isinstance(function, dict):
             raise invalid(f"{at}.function", "expected an object", "invalid_type")
         checked_function(function, f"{at}.function")
-        check_depth(tool, at)
+        if len(tool) > _USUAL_KEYS:
+            check_depth(tool, at)
     return tuple(tools)
 
 

@@ -15,6 +15,7 @@ T = TypeVar("T")
 _AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 _DEPTH = 100
+_HOLDERS = (dict, list)
 
 
 class JsonBody:
@@ -39,22 +40,18 @@ class JsonBody:
 
 def check_depth(value: object, param: str) -> None:
     """Refuse JSON nested so deeply that later readers of it could run out of stack."""
-    level = [value]
+    level: list[Any] = [value] if isinstance(value, _HOLDERS) else []
     for _ in range(_DEPTH):
-        level = [item for holder in level for item in _inside(holder)]
-        if not level:
+        # The tools of an agent come with every request: one loop, without a call for each of them.
+        below: list[Any] = []
+        for holder in level:
+            for item in holder.values() if isinstance(holder, dict) else holder:
+                if isinstance(item, _HOLDERS):
+                    below.append(item)  # noqa: PERF401 - what is said above
+        if not below:
             return
+        level = below
     raise _too_deep(param)
-
-
-def _inside(holder: object) -> list[object]:
-    if isinstance(holder, dict):
-        return [item for item in holder.values() if isinstance(item, (dict, list))]
-    return (
-        [item for item in holder if isinstance(item, (dict, list))]
-        if isinstance(holder, list)
-        else []
-    )
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> InvalidRequest:
