@@ -37,7 +37,7 @@ from gateway.records.request import TurnKind, TurnRequest
 from gateway.records.sample import SampleHead, SampleState, TrainingSample
 from gateway.records.sampling import Sampling
 from gateway.records.text import FILTERED, REFUSED, TextChunk, TextFinish, TextGeneration
-from gateway.records.token_ids import first_outside, packed_ids
+from gateway.records.token_ids import first_outside, holds, packed_ids
 from gateway.records.turn import (
     SAME_TOOLS,
     FeedbackRecord,
@@ -106,6 +106,7 @@ __all__ = [
     "described",
     "first_id",
     "first_outside",
+    "holds",
     "is_media",
     "is_remark",
     "media_of",

@@ -18,6 +18,13 @@ def packed_ids(ids: Sequence[int]) -> array[int]:
     return ids if isinstance(ids, array) and ids.typecode == _TYPE else array(_TYPE, ids)
 
 
+def holds(ids: Sequence[int], wanted: int) -> bool:
+    """Whether `wanted` is one of `ids`."""
+    if len(ids) > _FEW and isinstance(ids, array) and ids.typecode == _TYPE:
+        return bool((np.frombuffer(ids, dtype=np.int32) == wanted).any())
+    return wanted in ids
+
+
 def first_outside(ids: Sequence[int], size: int) -> int | None:
     """The first of `ids` that a vocabulary of `size` does not have, or None."""
     if not ids:

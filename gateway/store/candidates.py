@@ -1,7 +1,7 @@
 """The stored turns that requests may continue: looked for by their keys, for many requests at once.
 
-What is wanted while a look-up is under way waits for it and goes with all that waits, as commits
-do: an idle gateway asks at once, a busy one a fraction of once a request.
+What is wanted while look-ups are under way waits for one of them and goes with all that waits, as
+commits do: an idle gateway asks at once, a busy one a fraction of once a request.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _KINDS = {kind.value: kind for kind in TurnKind}
 _REASONS = {reason.value: reason for reason in FinishReason}
 #: Requests that one query looks for.
 _MOST_ASKED = 64
+#: Queries at a time: agents that were answered together ask together, and of two the second need
+#: not wait for the first. More would leave nothing to go together.
+_AT_ONCE = 2
 
 _COLUMNS = """
 id, session_id, lineage_id, parent_id, chain_hash, depth, message_count, kind, tools_hash,
@@ -121,13 +124,15 @@ def wanted_row(tenant_id: UUID, wanted: Wanted) -> bytes:
 
 
 class Candidates:
-    """Looks for turns. At any time one query is under way, and what comes meanwhile waits."""
+    """Looks for turns. A few queries are under way at a time, and what comes meanwhile waits."""
 
     def __init__(self, database: Database, patience_s: float) -> None:
         self._database = database
         self._patience_s = patience_s
         self._waiting: list[tuple[bytes, asyncio.Future[list[Candidate]]]] = []
-        self._looking: asyncio.Task[None] | None = None
+        #: How many look, which a task that has ended does not, though it is still among the tasks.
+        self._looking = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def find(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
         """Stored turns by any of what is wanted, the deepest first, the newest first.
@@ -136,8 +141,11 @@ class Candidates:
         """
         found = asyncio.get_running_loop().create_future()
         self._waiting.append((wanted_row(tenant_id, wanted), found))
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+        if self._looking < _AT_ONCE:
+            self._looking += 1
+            task = asyncio.create_task(self._look())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         answer: list[Candidate] = await found
         return answer
 
@@ -162,7 +170,7 @@ class Candidates:
                 else:
                     _tell(asked, rows)
         finally:
-            self._looking = None
+            self._looking -= 1
 
 
 def _tell(

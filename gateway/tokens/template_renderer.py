@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gateway.records import Message, Trail
+from gateway.records import Message, Trail, holds
 from gateway.tokens.append_only import Continuation, prove
 from gateway.tokens.call_end import after_last, call_end
 from gateway.tokens.marks import marks_of
@@ -132,7 +132,8 @@ class TemplateRenderer:
         if not self._thinks:
             return False
         if self._think_end is not None:
-            return self._think_end in trail.sampled_ids or self._think_end in trail.prompt_ids
+            end = self._think_end
+            return holds(trail.sampled_ids, end) or holds(trail.prompt_ids, end)
         return any(
             "</think>" in self._tokenizer.decode(ids)
             for ids in (trail.sampled_ids, trail.prompt_ids)
