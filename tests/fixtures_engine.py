@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ async def fake_sglang() -> AsyncIterator[FakeSglang]:
 class SglangProcess:
     """The real server as a process group of its own, which ends with this process."""
 
-    def __init__(self, model: Path, log: Path, *, max_total_tokens: int = 16384) -> None:
+    def __init__(self, model: Path, log: Path, *, max_total_tokens: int) -> None:
         self.log = log
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -84,12 +84,12 @@ def engine_python() -> str:
     return str(installed())
 
 
-@pytest.fixture(scope="session")
-async def sglang_process(
-    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+@asynccontextmanager
+async def running_sglang(
+    model: Path, log: Path, *, max_total_tokens: int = 16384
 ) -> AsyncIterator[SglangProcess]:
     """The real server, ready. What it wrote is shown where it fails to start."""
-    process = SglangProcess(tiny_model, tmp_path_factory.mktemp("sglang") / "server.log")
+    process = SglangProcess(model, log, max_total_tokens=max_total_tokens)
     engine = SglangEngine(EngineSettings(name="starting", url=process.url))
     try:
         try:
@@ -101,6 +101,16 @@ async def sglang_process(
     finally:
         await engine.close()
         process.stop()
+
+
+@pytest.fixture(scope="session")
+async def sglang_process(
+    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SglangProcess]:
+    """The real server on the tiny model."""
+    log = tmp_path_factory.mktemp("sglang") / "server.log"
+    async with running_sglang(tiny_model, log) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 from tests.clients import client_python, run_client
+from tests.fixtures_clients import Served
 from tests.running import as_stored
 from tests.witnessed import Witnessed, checked
 
@@ -30,25 +32,32 @@ CITIES = ("Oslo", "Bergen")
 ANSWERS = ("Warm.", "Cold.")
 
 
+async def run_framework(
+    where: Served | Witnessed, name: str, api: str, how: str, **environ: str
+) -> dict[str, Any]:
+    """What the program of a framework saw, `how` being plain or streamed."""
+    python = await asyncio.to_thread(client_python, name)
+    return await run_client(
+        python,
+        FRAMEWORKS[name][0],
+        api,
+        how,
+        OPENAI_BASE_URL=f"{where.recorder.url}/v1",
+        OPENAI_API_KEY=where.keys.agent,
+        ANTHROPIC_BASE_URL=where.recorder.url,
+        ANTHROPIC_API_KEY=where.keys.agent,
+        **where.recorder.environ,
+        **QUIET,
+        **environ,
+    )
+
+
 async def forced_exchange(gateway: Witnessed, name: str, api: str, how: str) -> None:
     """A call that the engine's grammar forces, and what a random model says of its result.
 
     Frameworks ask again where it says nothing, so that the turns are two or more.
     """
-    python = await asyncio.to_thread(client_python, name)
-    seen = await run_client(
-        python,
-        FRAMEWORKS[name][0],
-        api,
-        how,
-        OPENAI_BASE_URL=f"{gateway.recorder.url}/v1",
-        OPENAI_API_KEY=gateway.keys.agent,
-        ANTHROPIC_BASE_URL=gateway.recorder.url,
-        ANTHROPIC_API_KEY=gateway.keys.agent,
-        FORCED="yes",
-        **gateway.recorder.environ,
-        **QUIET,
-    )
+    seen = await run_framework(gateway, name, api, how, FORCED="yes")
     turns = await checked(gateway)
     one, two, *_ = turns
     [call] = one["reply"]["tool_calls"]

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import EngineSettings
-from gateway.engine.sglang import SglangEngine
 from gateway.local.environments import checkout
-from gateway.local.sglang import wait_ready
-from tests.fixtures_engine import START_TIMEOUT_S, SglangProcess
+from tests.fixtures_engine import running_sglang
 from tests.proof.sessions.talker import make_talker
 
 _SOURCES = ("gateway", "tests/proof/sessions")
@@ -38,18 +35,9 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 async def talking_url(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    process = SglangProcess(talker, tmp_path_factory.mktemp("talking") / "server.log")
-    engine = SglangEngine(EngineSettings(name="starting", url=process.url))
-    try:
-        try:
-            await wait_ready(engine, START_TIMEOUT_S, alive=process.alive)
-        except Exception:
-            sys.stderr.write(process.tail())
-            raise
+    log = tmp_path_factory.mktemp("talking") / "server.log"
+    async with running_sglang(talker, log) as process:
         yield process.url
-    finally:
-        await engine.close()
-        process.stop()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from gateway.config import EngineSettings, ModelSettings, SamplingDefaults, ServerSettings
-from gateway.engine.sglang import SglangEngine
-from gateway.local.sglang import wait_ready
+from gateway.config import ModelSettings, SamplingDefaults, ServerSettings
 from tests.clients import output_of
-from tests.fixtures_engine import START_TIMEOUT_S, SglangProcess
+from tests.fixtures_engine import running_sglang
 from tests.ports import free_port
 from tests.proof.wire.agents import AGENTS, clean
 from tests.proof.wire.speaker import CONTEXT, SAID, WORD, make_speaker, speaking_for
@@ -39,18 +36,8 @@ async def speaking_url(
     speaker: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[str]:
     log = tmp_path_factory.mktemp("speaking") / "server.log"
-    process = SglangProcess(speaker, log, max_total_tokens=2 * CONTEXT)
-    engine = SglangEngine(EngineSettings(name="starting", url=process.url))
-    try:
-        try:
-            await wait_ready(engine, START_TIMEOUT_S, alive=process.alive)
-        except Exception:
-            sys.stderr.write(process.tail())
-            raise
+    async with running_sglang(speaker, log, max_total_tokens=2 * CONTEXT) as process:
         yield process.url
-    finally:
-        await engine.close()
-        process.stop()
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from tests.clients import client_python, run_client
 from tests.exchanges import save
 from tests.fixtures_clients import Served
-from tests.frameworks import FRAMEWORKS, QUIET
+from tests.frameworks import FRAMEWORKS, run_framework
 from tests.reasoning import CALLS, DONE
 
 FINAL = '<tool_call>\n{"name": "final_answer", "arguments": {"answer": "Warm."}}\n</tool_call>'
@@ -29,19 +27,7 @@ def answer(prompt: str) -> str:
 )
 async def test_an_exchange_with_tools(served: Served, name: str, api: str, how: str) -> None:
     served.answers(answer)
-    python = await asyncio.to_thread(client_python, name)
-    seen = await run_client(
-        python,
-        FRAMEWORKS[name][0],
-        api,
-        how,
-        OPENAI_BASE_URL=f"{served.recorder.url}/v1",
-        OPENAI_API_KEY=served.keys.agent,
-        ANTHROPIC_BASE_URL=served.recorder.url,
-        ANTHROPIC_API_KEY=served.keys.agent,
-        **served.recorder.environ,
-        **QUIET,
-    )
+    seen = await run_framework(served, name, api, how)
     assert (seen["answer"], sorted(seen["ran"])) == ("Warm.", ["Oslo", "Zürich"])
     await save(served, served.recorder, f"{name}-{api}-{how}", {served.keys.agent: "KEY"})
     await check_chain(served, text=name == "smolagents")
