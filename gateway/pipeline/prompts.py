@@ -25,12 +25,12 @@ async def serve_each(
     """
     if len(requests) == 1:
         return await serve(requests[0], listener)
-    opened = asyncio.Event()
+    opening = _Opening(len(requests))
     works = []
     for index, request in enumerate(requests):
         own = None
         if listener is not None:
-            own = _OfPrompt(listener, index * request.choices, opened)
+            own = _OfPrompt(listener, index, index * request.choices, opening)
         works.append(_apart(request, serve, own))
     return _gathered(await together(works))
 
@@ -51,20 +51,42 @@ def _gathered(ended: Sequence[Finished]) -> Finished:
     )
 
 
-class _OfPrompt:
-    """Tells `listener` of one prompt, whose first choice has the index `first`.
+class _Opening:
+    """When several prompts are told of: once all have begun, and the first of them has been.
 
-    The first prompt's turn names the response, so the others are told of once it has `opened`.
+    What one of them is refused for is the answer then, and no end of a stream. The first prompt's
+    turn names the response.
     """
 
-    def __init__(self, listener: Listener, first: int, opened: asyncio.Event) -> None:
-        self._listener, self._first, self._opened = listener, first, opened
+    def __init__(self, prompts: int) -> None:
+        self._missing = set(range(prompts))
+        self._begun, self._named = asyncio.Event(), asyncio.Event()
+
+    async def wait(self, prompt: int) -> None:
+        """Return when a prompt that has begun may be told of."""
+        self._missing.discard(prompt)
+        if not self._missing:
+            self._begun.set()
+        await self._begun.wait()
+        if prompt:
+            await self._named.wait()
+
+    def told(self) -> None:
+        """One was told of; before the first there was none."""
+        self._named.set()
+
+
+class _OfPrompt:
+    """Tells `listener` of one prompt, whose first choice has the index `first`."""
+
+    def __init__(self, listener: Listener, prompt: int, first: int, opening: _Opening) -> None:
+        self._listener, self._opening = listener, opening
+        self._prompt, self._first = prompt, first
 
     async def started(self, event: Started) -> None:
-        if self._first:
-            await self._opened.wait()
+        await self._opening.wait(self._prompt)
         await self._listener.started(event)
-        self._opened.set()
+        self._opening.told()
 
     def sampled(self, piece: Piece) -> bool:
         return self._listener.sampled(replace(piece, choice=self._first + piece.choice))

@@ -169,11 +169,15 @@ async def test_one_prompt_that_fails_ends_all(
             await asyncio.sleep(0.01)
 
 
-async def test_one_prompt_that_is_too_long_is_told_as_any_other(gateway: Gateway) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_prompt_that_is_too_long_is_told_as_any_other(
+    gateway: Gateway, stream: bool
+) -> None:
     answers(gateway)
+    long = ["Hello", "a b " * 9000]
     async with gateway.client() as client:
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.completions.create(model="tiny", prompt=["Hello", "a b " * 9000])
+            await client.completions.create(model="tiny", prompt=long, stream=stream)
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
         with pytest.raises(openai.BadRequestError) as caught:
             await client.completions.create(model="tiny", prompt=[[1], [10**9]])

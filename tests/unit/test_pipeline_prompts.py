@@ -158,3 +158,22 @@ async def test_what_the_log_says_of_one_prompt_it_does_not_say_of_another() -> N
         await serve_each([request("a"), request("b")], serve, None)
         assert dict(merge_request(None, "", {})) == {"request_id": "r"}
     assert said == {name: {"request_id": "r", "turn_id": name} for name in "ab"}
+
+
+async def test_nothing_is_told_before_every_prompt_has_begun() -> None:
+    begun, heard = asyncio.Event(), Heard()
+
+    async def serve(one: TurnRequest, listener: Listener | None) -> Finished:
+        assert listener is not None
+        if one.model == "a":
+            begun.set()
+            await listener.started(started("a"))
+            listener.sampled(piece("a", 0))
+            return finished("a")
+        await begun.wait()
+        await asyncio.sleep(0)
+        raise EngineUnavailable("refused", engine="e")
+
+    with pytest.raises(EngineUnavailable):
+        await serve_each([request("a"), request("b")], serve, heard)
+    assert heard.told == []

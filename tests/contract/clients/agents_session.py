@@ -69,7 +69,9 @@ async def main(api: str, how: str) -> None:
             run = await agents.Runner.run(agent, "Weather?")
         usage = run.context_wrapper.usage
     seen = {
-        "answer": agents.ItemHelpers.text_message_outputs(run.new_items),
+        "answer": agents.ItemHelpers.text_message_outputs(run.new_items)
+        if FORCED
+        else run.final_output,
         "ran": RAN,
         "usage": [usage.requests, usage.input_tokens, usage.output_tokens],
     }
