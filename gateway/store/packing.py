@@ -102,6 +102,17 @@ def finite(values: Sequence[float]) -> bool:
     return math.isfinite(sum(array("f", values)))
 
 
+N = TypeVar("N", float, float | None)
+
+
+def as_float32(value: N) -> N:
+    """The nearest number of 4 bytes, as columns have them; one that is too small for them is 0.
+
+    Postgres would refuse it.
+    """
+    return value if value is None else array("f", [value])[0]
+
+
 def json_bytes(value: object, *, loose: bool = False) -> bytes:
     """JSON that Postgres takes. Raises Unstorable, unless `loose`: the value is scrubbed first."""
     if loose:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.records import FeedbackRecord, NextState, SessionRecord, TurnRecord
-from gateway.store.packing import pack_ids, pack_kept, pack_logprobs
+from gateway.store.packing import as_float32, pack_ids, pack_kept, pack_logprobs
 from gateway.store.table import Column, Table
 
 
@@ -105,12 +105,12 @@ def _feedback(record: FeedbackRecord) -> dict[str, object]:
         "id": record.id,
         "tenant_id": record.tenant_id,
         "turn_id": record.turn_id,
-        "score": record.score,
+        "score": as_float32(record.score),
         "text": record.text,
         "source": record.source,
         "idempotency_key": record.idempotency_key,
         "session_id": record.session_id,
-        "discount": record.discount,
+        "discount": as_float32(record.discount),
     }
 
 

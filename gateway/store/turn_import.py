@@ -27,7 +27,7 @@ from gateway.store.batch import store
 from gateway.store.calls import Call
 from gateway.store.database import Database
 from gateway.store.expiry import take_marks_back
-from gateway.store.packing import scrub
+from gateway.store.packing import as_float32, scrub
 from gateway.store.turn_lines import Line
 
 #: Why an imported turn is not trained on, and what its lineage is told in its verdict.
@@ -101,13 +101,19 @@ class TurnImport:
     ) -> None:
         tenant = self._who.tenant_id
         judged = [
-            scrub(msgspec.to_builtins(one)) | {"turn_id": turn_id}
+            scrub(msgspec.to_builtins(one))
+            | {
+                "turn_id": turn_id,
+                "score": as_float32(one.score),
+                "confidence": as_float32(one.confidence),
+            }
             for turn_id, line in lines.items()
             for one in line.judgements
             if one.state == "done" and one.round > 0
         ]
         said = [
-            scrub(msgspec.to_builtins(one)) | {"turn_id": turn_id, "id": ids.made(one.id)}
+            scrub(msgspec.to_builtins(one))
+            | {"turn_id": turn_id, "id": ids.made(one.id), "score": as_float32(one.score)}
             for turn_id, line in lines.items()
             for one in line.feedback
         ]
@@ -144,7 +150,7 @@ class TurnImport:
             retry_of=ids.maybe(turn.retry_of),
             kind=turn.kind,
             kind_rule=turn.kind_rule,
-            kind_confidence=turn.kind_confidence,
+            kind_confidence=as_float32(turn.kind_confidence),
             resolve_rule=turn.resolve_rule,
             dialect=turn.dialect,
             model=turn.model,
@@ -168,9 +174,9 @@ class TurnImport:
             untrainable_reason=IMPORTED,
             usage=Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=turn.cached_tokens),
             timings=Timings(
-                queued_ms=turn.queued_ms,
-                first_token_ms=turn.first_token_ms,
-                total_ms=turn.total_ms,
+                queued_ms=as_float32(turn.queued_ms),
+                first_token_ms=as_float32(turn.first_token_ms),
+                total_ms=as_float32(turn.total_ms),
             ),
             created_at=turn.created_at,
             delivered=turn.delivered,

@@ -97,6 +97,24 @@ async def test_a_tenant_moves_with_its_histories(gateway: Gateway, world: Seeded
     assert outcomes == [None if kind == "side" else "untrainable" for kind in kinds]
 
 
+async def test_numbers_that_are_next_to_nothing_are_taken(gateway: Gateway, world: Seeded) -> None:
+    line = json.loads((await exported(gateway, client="agent/2")).splitlines()[0])
+    tiny = 1e-320
+    line["turn"] |= dict.fromkeys(("queued_ms", "first_token_ms", "total_ms"), tiny)
+    line["turn"] |= {"kind_confidence": tiny}
+    line["judgements"] = [
+        {"round": 1, "state": "done", "score": -tiny, "confidence": tiny, "done_at": 1.0}
+    ]
+    line["feedback"] = [{"id": str(world.last.id), "score": tiny, "created_at": 1.0}]
+    admin = await admin_of(gateway, "elsewhere")
+    status, told = await imported(gateway, admin, json.dumps(line).encode())
+    assert (status, told) == (200, {"lines": 1, "turns": 1, "present": 0})
+    [taken] = [json.loads(line) for line in (await exported(gateway, admin)).splitlines()]
+    assert [taken["turn"][name] for name in ("queued_ms", "first_token_ms", "total_ms")] == [0] * 3
+    assert taken["turn"]["kind_confidence"] == 0
+    assert [one["score"] for one in (*taken["judgements"], *taken["feedback"])] == [0, 0]
+
+
 async def test_what_is_forged_changes_nothing_of_anothers(gateway: Gateway, world: Seeded) -> None:
     line = json.loads((await exported(gateway, client="agent/2")).splitlines()[0])
     admin = await admin_of(gateway, "elsewhere")

@@ -113,6 +113,17 @@ async def test_a_turn_is_named_by_any_id_that_it_gave(gateway: Gateway, client: 
     assert (status, found["turn_id"]) == (202, str(row["id"]))
 
 
+async def test_a_score_that_is_next_to_nothing_is_none(gateway: Gateway, client: Client) -> None:
+    """Columns have 4 bytes, which hold nothing below 1.4e-45 but 0."""
+    completion = await said(gateway)
+    for tiny in (1e-320, -1e-46, 5e-324):
+        status, found = await client.post(f"turns/{completion.id}/feedback", {"score": tiny})
+        assert status == 202, found
+    rows = await gateway.rows("SELECT score FROM feedback")
+    assert [row["score"] for row in rows] == [0.0, 0.0, 0.0]
+    assert (await client.post(f"turns/{completion.id}/feedback", {"score": 2e-45}))[0] == 202
+
+
 async def test_one_choice_of_several_is_meant(gateway: Gateway, client: Client) -> None:
     reply = await said(gateway, n=3)
     rows = await gateway.rows("SELECT id FROM turns ORDER BY id")
