@@ -14,13 +14,12 @@ from bench.load import Seen, Target, closed_loop
 from bench.processes import cpu_us
 from bench.systems import System
 from bench.upstream import Upstream
+from gateway.pipeline.serve import UNWATCHED
 from gateway.tokens.tokenizer import Tokenizer
 
 _CHAT, _GENERATE = "/v1/chat/completions", "/generate"
 #: What follows a reply (a row written, a connection put back) counts as its cost.
 _SETTLE_S = 0.2
-#: As the gateway asks SGLang to, which sends that many tokens an event.
-_UNWATCHED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ class Runner:
         call = self._speaker.call() if case.agentic and not case.stream else None
         reply = scripts.compose(self._tokenizer, case.tokens, call)
         # What its client sees whole the gateway asks for in larger pieces.
-        events = scripts.generate(reply, 1 if case.stream else _UNWATCHED)
+        events = scripts.generate(reply, 1 if case.stream else UNWATCHED)
         await self._upstream.says(_GENERATE, events, case.pace_s)
         chat = scripts.chat_stream(reply) if case.stream else scripts.chat_whole(reply)
         await self._upstream.says(_CHAT, chat, case.pace_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from gateway.config import Settings
 from tests.fakes import FakeSglang
 from tests.running import Gateway as Running
 from tests.running import gateway_values, make_keys, running_gateway
+from tests.tiny_model import TEMPLATE, make_model
 
 
 @dataclass(kw_only=True)
@@ -26,6 +28,15 @@ class Gateway(Running):
         stop = self.services.tokenizer.facts.stop_token_ids[0]
         self.engine.replies.append([*ids, stop])
         return [*ids, stop]
+
+    async def all_aborted(self, least: int) -> None:
+        """Wait until that many turns are stored, of which none has ended, and the engine knows."""
+        await self.until(f"SELECT 1 FROM turns HAVING count(*) >= {least}")
+        turns = await self.rows("SELECT finish_reason, trainable FROM turns")
+        assert {(turn["finish_reason"], turn["trainable"]) for turn in turns} == {("abort", False)}
+        async with asyncio.timeout(60):
+            while not self.engine.aborted:
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -46,4 +57,13 @@ async def fake_gateway(
 @pytest.fixture
 async def gateway(database_url: str, tiny_model: Path, tmp_path: Path) -> AsyncIterator[Gateway]:
     async with fake_gateway(database_url, tiny_model, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def calling(database_url: str, tmp_path: Path) -> AsyncIterator[Gateway]:
+    """A gateway whose model writes calls as Qwen's do."""
+    model = make_model(tmp_path / "model")
+    (model / "chat_template.jinja").write_text("{#- writes <tool_call> -#}\n" + TEMPLATE)
+    async with fake_gateway(database_url, model, tmp_path) as running:
         yield running

@@ -50,11 +50,10 @@ from gateway.tokens.renderer import Renderer
 from gateway.tokens.reply_format import ReplyFormat
 from gateway.tokens.tokenizer import ModelFacts, Tokenizer
 
-_LARGEST_SEED = 2**63
 #: Tokens at a time where the client is told of all at once: each event costs engine and gateway
 #: more than the token in it. What is lost of a reply that breaks off, which nobody trains on, is
 #: less than this.
-_UNWATCHED = 16
+UNWATCHED = 16
 
 
 class Pipeline:
@@ -235,7 +234,7 @@ class Pipeline:
         sampling, form = self._form(request, prompt, sampling, tokenizer)
         sources: list[tuple[Sampling, Source]] = []
         for index, turn_id in enumerate(turn_ids):
-            own = _of_choice(sampling, index)
+            own = sampling.of_choice(index)
             source = TokenSource(
                 self._stream(call, turn_id, prompt, own, tokenizer.facts),
                 tokenizer,
@@ -260,7 +259,7 @@ class Pipeline:
             raise InvalidRequest("This model takes messages only.", param="prompt")
         sources: list[tuple[Sampling, Source]] = []
         for index in range(request.choices):
-            own = _of_choice(request.sampling, index)
+            own = request.sampling.of_choice(index)
             stream = self._pool.texts.generate(
                 TextGeneration(request=request, seed=own.seed), session_key, call.media
             )
@@ -314,15 +313,8 @@ class Pipeline:
                 images=sources_of("image", call.media),
                 audio=sources_of("audio", call.media),
                 traceparent=traceparent,
-                stream_interval=1 if call.request.stream else _UNWATCHED,
+                stream_interval=1 if call.request.stream else UNWATCHED,
             ),
             call.principal.lineage_id,
             session_key,
         )
-
-
-def _of_choice(sampling: Sampling, index: int) -> Sampling:
-    """A seed makes choices repeatable, not equal: each counts on from it."""
-    if sampling.seed is None or not index:
-        return sampling
-    return replace(sampling, seed=(sampling.seed + index) % _LARGEST_SEED)

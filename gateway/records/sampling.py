@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+#: Seeds are below this, as engines take them.
+_SEEDS = 2**63
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Sampling parameters; None is what the client left open, and is left out where it is encoded.
@@ -40,6 +43,12 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
             if getattr(self, name) is None
         }
         return replace(self, **{**values, **(override or {})})
+
+    def of_choice(self, index: int) -> Sampling:
+        """A seed makes choices repeatable, not equal: each counts on from it."""
+        if self.seed is None or not index:
+            return self
+        return replace(self, seed=(self.seed + index) % _SEEDS)
 
     @property
     def cut_to(self) -> int | None:

@@ -22,7 +22,7 @@ from gateway.wire.request_fields import (
     choices_of,
     streamed,
 )
-from gateway.wire.sampling_fields import LARGEST_INT, SamplingFields, between
+from gateway.wire.sampling_fields import SamplingFields, between
 
 _MOST_LOGPROBS = 5
 #: The original's, where the client leaves it open.
@@ -128,10 +128,8 @@ def _later(one: TurnRequest, index: int) -> TurnRequest:
 
     By the key of the request its prompts would be attempts at the same turn, were they equal.
     """
-    seed, key = one.sampling.seed, one.idempotency_key
-    if seed is not None:
-        counted = (seed + index * one.choices) % (LARGEST_INT + 1)
-        one = replace(one, sampling=replace(one.sampling, seed=counted))
+    key = one.idempotency_key
+    one = replace(one, sampling=one.sampling.of_choice(index * one.choices))
     return one if key is None else replace(one, idempotency_key=f"{key}#{index}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,13 @@ from openai.types.chat.chat_completion import Choice
 
 from gateway.config import Settings
 from tests.fakes_openai import FakeOpenAI
-from tests.fixtures_gateway import Gateway, fake_gateway
+from tests.fixtures_gateway import Gateway
 from tests.running import Gateway as Running
 from tests.running import gateway_values, make_keys, running_gateway
-from tests.tiny_model import TEMPLATE, make_model
 
 ASK: dict[str, Any] = {"role": "user", "content": "The quick brown fox?"}
 LOOK = {"name": "get_weather", "parameters": {"type": "object"}}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
-
-
-@pytest.fixture
-async def calling(database_url: str, tmp_path: Path) -> AsyncIterator[Gateway]:
-    """A gateway whose model writes calls as Qwen's do."""
-    model = make_model(tmp_path / "model")
-    (model / "chat_template.jinja").write_text("{#- writes <tool_call> -#}\n" + TEMPLATE)
-    async with fake_gateway(database_url, model, tmp_path) as running:
-        yield running
 
 
 async def asked(gateway: Running, messages: list[Any], *, stream: bool, **more: Any) -> Any:

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.dialects import DIALECTS, events_of
-from tests.fixtures_gateway import Gateway, fake_gateway
-from tests.tiny_model import TEMPLATE, make_model
+from tests.fixtures_gateway import Gateway
 
 ASK = [{"role": "user", "content": "The quick brown fox?"}]
 TOOLS = [{"type": "function", "function": {"name": "get_weather"}}]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
-
-
-@pytest.fixture
-async def calling(database_url: str, tmp_path: Path) -> AsyncIterator[Gateway]:
-    """A gateway whose model writes calls as Qwen's do."""
-    model = make_model(tmp_path / "model")
-    (model / "chat_template.jinja").write_text("{#- writes <tool_call> -#}\n" + TEMPLATE)
-    async with fake_gateway(database_url, model, tmp_path) as running:
-        yield running
 
 
 @pytest.mark.parametrize("stream", [False, True])
