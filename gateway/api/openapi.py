@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gateway.api.openapi_fields import described
+from gateway.wire.anthropic_errors import VERSION_HEADER
 from gateway.wire.anthropic_messages import ConversationBody, MessageBody
 from gateway.wire.openai_chat import ChatBody
 from gateway.wire.openai_completions import CompletionBody
@@ -87,6 +88,8 @@ def _paths() -> Schema:
         _query("order", {"enum": ["asc", "desc"]}),
         _query("after", _TEXT),
     ]
+    # Pages are of the one form; the other takes no notice of them, whatever they say.
+    models = [_query(name, {}) for name in ("limit", "before_id", "after_id")]
     return {
         "/v1/chat/completions": {"post": _inference("chat_completion", "ChatBody")},
         "/v1/completions": {"post": _inference("completion", "CompletionBody")},
@@ -100,10 +103,13 @@ def _paths() -> Schema:
                 _json(_object(input_tokens={"type": "integer", "minimum": 0})),
             )
         },
-        "/v1/models": {"get": _read("models", _object(data={"type": "array"}))},
+        "/v1/models": {
+            "parameters": [*_either(), *models],
+            "get": _read("models", {"anyOf": [_OPENAI_MODELS, _ANTHROPIC_MODELS]}, *_BOTH),
+        },
         "/v1/models/{model}": {
-            "parameters": [model],
-            "get": _read("model", _object(id=_TEXT, object=_TEXT)),
+            "parameters": [model, *_either()],
+            "get": _read("model", {"anyOf": [_OPENAI_MODEL, _ANTHROPIC_MODEL]}, *_BOTH),
         },
         "/v1/responses/{response_id}": {
             "parameters": [response],
@@ -130,26 +136,28 @@ def _posted(name: str, body: str, error: str, served: Schema) -> Schema:
         "operationId": name,
         "tags": ["agents"],
         "requestBody": {"required": True, "content": content},
-        "responses": {"200": served} | _refusals(error, _REFUSALS_BY_DIALECT[error]),
+        "responses": {"200": served} | _refusals(error, statuses=_REFUSALS_BY_DIALECT[error]),
     }
 
 
-def _read(name: str, shown: Schema) -> Schema:
+def _read(name: str, shown: Schema, *errors: str) -> Schema:
+    refusals = _refusals(*(errors or ("OpenAIError",)), statuses=_READ_REFUSALS)
     return {
         "operationId": name,
         "tags": ["agents"],
-        "responses": {"200": _json(shown)} | _refusals("OpenAIError", _READ_REFUSALS),
+        "responses": {"200": _json(shown)} | refusals,
     }
 
 
-def _refusals(error: str, statuses: Iterable[int]) -> dict[str, Schema]:
-    return {str(status): _said(status, "application/json", error) for status in statuses}
+def _refusals(*errors: str, statuses: Iterable[int]) -> dict[str, Schema]:
+    return {str(status): _said(status, "application/json", *errors) for status in statuses}
 
 
-def _said(status: int, kind: str, schema: str) -> Schema:
+def _said(status: int, kind: str, *schemas: str) -> Schema:
+    forms = [{"$ref": f"#/components/schemas/{schema}"} for schema in schemas]
     said: Schema = {
         "description": _PHRASES.get(status) or HTTPStatus(status).phrase,
-        "content": {kind: {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
+        "content": {kind: {"schema": forms[0] if len(forms) == 1 else {"anyOf": forms}}},
     }
     if status in (429, 503, 529):
         said["headers"] = {"retry-after": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}
@@ -168,6 +176,20 @@ def _query(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "schema": schema}
 
 
+def _either() -> list[Schema]:
+    """What asks for the one form of what both families of APIs have, or without it the other."""
+    return [{"name": VERSION_HEADER, "in": "header", "schema": _TEXT}]
+
+
+_BOTH = ("OpenAIError", "AnthropicError")
+_OPENAI_MODEL: Schema = _object(id=_TEXT, object={"const": "model"}, owned_by=_TEXT)
+_ANTHROPIC_MODEL: Schema = _object(id=_TEXT, type={"const": "model"}, display_name=_TEXT)
+_OPENAI_MODELS: Schema = _object(
+    object={"const": "list"}, data={"type": "array", "items": _OPENAI_MODEL}
+)
+_ANTHROPIC_MODELS: Schema = _object(
+    data={"type": "array", "items": _ANTHROPIC_MODEL}, has_more={"type": "boolean"}
+)
 _PHRASES: Mapping[int, str] = {529: "Overloaded"}
 _MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 _ERRORS: dict[str, Schema] = {

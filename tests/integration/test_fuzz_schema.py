@@ -31,6 +31,7 @@ ROUTES = (
     ("/v1/responses", "POST"),
     ("/v1/messages", "POST"),
     ("/v1/messages/count_tokens", "POST"),
+    ("/v1/models", "GET"),
     ("/v1/models/{model}", "GET"),
     ("/v1/responses/{response_id}/input_items", "GET"),
     ("/v1/turns/{turn_id}/feedback", "POST"),
