@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,11 @@ CALLS = (
     '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 )
 DONE = "<think>\nGood.\n</think>\n\nWarm."
+
+
+def called(name: str, arguments: dict[str, Any]) -> str:
+    """One call, as the model writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>\n"
 
 
 @pytest.fixture

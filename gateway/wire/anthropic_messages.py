@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +14,12 @@ from gateway.records import Sampling, TurnRequest
 from gateway.wire import anthropic_errors
 from gateway.wire.anthropic_blocks import converted, wrong
 from gateway.wire.anthropic_encoder import MessageEncoder
+from gateway.wire.anthropic_tools import converted_choice, converted_tools
 from gateway.wire.anthropic_user import known_user
 from gateway.wire.clients import caller
 from gateway.wire.json_body import JsonBody, check_depth
 from gateway.wire.media import NO_MEDIA, MediaReader, MediaRules
-from gateway.wire.request_fields import MODEL_CHARACTERS, MOST_TOOLS
+from gateway.wire.request_fields import MODEL_CHARACTERS
 from gateway.wire.sampling_fields import LARGEST_INT
 from gateway.wire.session_hints import group_in_body
 
@@ -111,8 +112,8 @@ class AnthropicMessages:
             )
         if not asked.model or len(asked.model) > MODEL_CHARACTERS:
             raise wrong("model", f"expected 1 to {MODEL_CHARACTERS} characters")
-        tools = _tools(asked.tools or ())
-        tool_choice, allowed = _tool_choice(asked.tool_choice, tools)
+        tools = converted_tools(asked.tools or ())
+        tool_choice, allowed = converted_choice(asked.tool_choice, tools)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
@@ -174,50 +175,6 @@ def _grammar(asked: MessageBody) -> dict[str, Any] | None:
         raise wrong(at, "expected an object of type 'json_schema' with a schema")
     check_depth(schema, at)
     return {"json_schema": msgspec.json.encode(schema).decode()}
-
-
-def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Tools in OpenAI form: their name, description and schema."""
-    if len(tools) > MOST_TOOLS:
-        raise wrong("tools", f"at most {MOST_TOOLS} tools are allowed")
-    return tuple(_tool(tool, f"tools.{index}") for index, tool in enumerate(tools))
-
-
-def _tool(tool: Mapping[str, Any], at: str) -> dict[str, Any]:
-    kind, schema = tool.get("type"), tool.get("input_schema")
-    if kind not in (None, "custom") and schema is None:
-        raise wrong(
-            f"{at}.type", "only tools that the client runs are supported", "unsupported_parameter"
-        )
-    name, description = tool.get("name"), tool.get("description")
-    if not isinstance(name, str) or not name:
-        raise wrong(f"{at}.name", "expected a string of at least 1 character")
-    if description is not None and not isinstance(description, str):
-        raise wrong(f"{at}.description", "expected a string")
-    if not isinstance(schema, dict):
-        raise wrong(f"{at}.input_schema", "expected an object")
-    check_depth(schema, f"{at}.input_schema")
-    function = {"name": name, "description": description or "", "parameters": schema}
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(
-    choice: Mapping[str, Any] | None, tools: Sequence[Mapping[str, Any]]
-) -> tuple[str, tuple[str, ...]]:
-    """(`auto`, `none` or `required`, the names that may be called; none means all of them)."""
-    at, kind = "tool_choice", (choice or {}).get("type", "auto")
-    if kind in ("auto", "none"):
-        return kind, ()
-    if kind not in ("any", "tool"):
-        raise wrong(f"{at}.type", "expected one of 'auto', 'any', 'tool', 'none'")
-    if not tools:
-        raise wrong(at, "may only be specified while providing tools")
-    if choice is None or kind == "any":
-        return "required", ()
-    name = choice.get("name")
-    if name not in [tool["function"]["name"] for tool in tools]:
-        raise wrong(f"{at}.name", "expected the name of one of the tools")
-    return "required", (str(name),)
 
 
 def _template_kwargs(asked: ConversationBody) -> dict[str, Any]:

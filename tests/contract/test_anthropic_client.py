@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients import client_python, run_client
 from tests.fixtures_gateway import Gateway
-from tests.reasoning import CALLS, DONE, reasoning_gateway
+from tests.reasoning import CALLS, DONE, called, reasoning_gateway
 
 gateway = reasoning_gateway
 
@@ -86,6 +86,20 @@ async def test_the_tool_runner_sends_the_whole_conversation(gateway: Gateway, py
     first, last = (await session(gateway, python, "runner"))["messages"]
     check_exchange(first, last)
     await check_turns(gateway, first)
+
+
+async def test_the_clients_own_memory_tool(gateway: Gateway, python: Path) -> None:
+    """Named by a type alone; what the model is told of it is what the client reads."""
+    created = {"command": "create", "path": "/memories/a.txt", "file_text": "Likes tea."}
+    renamed = {"command": "rename", "old_path": "/memories/a.txt", "new_path": "/memories/b.txt"}
+    gateway.says("".join(called("memory", each) for each in (created, renamed)))
+    gateway.says(DONE)
+    seen = await session(gateway, python, "memory")
+    assert seen["asked"] == [created, renamed]
+    turn, after = await gateway.rows("SELECT * FROM turns ORDER BY id")
+    (tool,) = turn["tools"]
+    assert sorted(tool["function"]["parameters"]["properties"]) == seen["fields"]
+    assert (after["parent_id"], after["branch_reason"]) == (turn["id"], None)
 
 
 async def test_errors_are_those_that_the_client_knows(gateway: Gateway, python: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ SMALLEST: dict[str, Any] = {
 }
 ASK = {"role": "user", "content": "hi"}
 TOOLS = [{"name": "f", "input_schema": {}}, {"name": "h", "input_schema": {}}]
+EDITS = {"command", "path", "file_text", "old_str", "insert_line", "view_range"}
 
 
 def parse(headers: dict[str, str] | None = None, **fields: Any) -> TurnRequest:
@@ -172,6 +174,26 @@ def test_which_tools_are_called(
 
 
 @pytest.mark.parametrize(
+    ("kind", "name", "fields"),
+    [
+        ("bash_20250124", "bash", {"command", "restart"}),
+        ("text_editor_20250124", "str_replace_editor", {*EDITS, "new_str"}),
+        ("text_editor_20250728", "str_replace_based_edit_tool", {*EDITS, "new_str", "insert_text"}),
+    ],
+)
+def test_what_models_are_told_of_tools_that_have_a_type(
+    kind: str, name: str, fields: set[str]
+) -> None:
+    named = {"type": kind, "name": name, "max_characters": 9}
+    choice = {"type": "tool", "name": name}
+    request = parse(tools=[*TOOLS, named], tool_choice=choice)
+    function = request.tools[-1]["function"]
+    assert (function["name"], function["parameters"]["properties"].keys()) == (name, fields)
+    assert jsonschema_rs.meta.is_valid(function["parameters"])
+    assert request.allowed_tools == (name,)
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"model": ""}, "model"),
@@ -191,6 +213,10 @@ def test_which_tools_are_called(
         ({"stop_sequences": "x"}, "stop_sequences"),
         ({"tools": [{"name": "f", "input_schema": {}}] * 513}, "tools"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "tools.0.type"),
+        ({"tools": [{"type": ["bash_20250124"], "name": "bash"}]}, "tools.0.type"),
+        ({"tools": [{"type": "bash_20250124", "name": "sh"}]}, "tools.0.name"),
+        ({"tools": [{"type": "bash_20250124"}]}, "tools.0.name"),
         ({"tools": [{"name": "f"}]}, "tools.0.input_schema"),
         ({"tools": [{"name": "", "input_schema": {}}]}, "tools.0.name"),
         ({"tools": [{"input_schema": {}}]}, "tools.0.name"),

@@ -10,9 +10,11 @@ import asyncio
 import json
 import os
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import anthropic
+from anthropic.lib.tools import BetaAbstractMemoryTool
+from anthropic.types.beta import BetaMemoryTool20250818Command
 
 #: A model that says anything is made to call, and bounded in what it says then.
 FORCED = "FORCED" in os.environ
@@ -103,6 +105,31 @@ def runner() -> dict[str, Any]:
     return {"messages": [message.to_dict() for message in messages]}
 
 
+class Notes(BetaAbstractMemoryTool):
+    """A memory that holds nothing and tells what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[dict[str, Any]] = []
+
+    def _asked(self, command: Any) -> str:
+        self.asked.append(command.to_dict())
+        return "Done."
+
+    view = create = str_replace = insert = delete = rename = _asked
+
+
+def memory() -> dict[str, Any]:
+    """The client's own tool is known by its type alone, and what it is asked is typed."""
+    notes = Notes()
+    with anthropic.Anthropic(max_retries=0) as client:
+        ask = {name: value for name, value in ASK.items() if name != "tools"}
+        client.beta.messages.tool_runner(**ask, tools=[notes]).until_done()
+    commands = get_args(get_args(BetaMemoryTool20250818Command)[0])
+    fields = sorted({name for command in commands for name in command.model_fields})
+    return {"asked": notes.asked, "fields": fields}
+
+
 def errors() -> dict[str, Any]:
     seen = {}
     with anthropic.Anthropic(max_retries=0) as client:
@@ -126,7 +153,7 @@ def errors() -> dict[str, Any]:
     return seen
 
 
-DOINGS = {"plain": plain, "runner": runner, "errors": errors}
+DOINGS = {"plain": plain, "runner": runner, "memory": memory, "errors": errors}
 
 if __name__ == "__main__":
     name = sys.argv[1]
