@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -39,7 +39,10 @@ async def fake_sglang() -> AsyncIterator[FakeSglang]:
 class SglangProcess:
     """The real server as a process group of its own, which ends with this process."""
 
-    def __init__(self, model: Path, log: Path, *, max_total_tokens: int) -> None:
+    def __init__(
+        self, model: Path, log: Path, *, max_total_tokens: int, sees: Sequence[Path] = ()
+    ) -> None:
+        """A model of images needs what it `sees` with: packages that the engine's stub lacks."""
         self.log = log
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -49,10 +52,13 @@ class SglangProcess:
             port,
             device="cpu",
             served_name="tiny",
-            lora=LoraLimits(),
+            lora=None if sees else LoraLimits(),
             max_total_tokens=max_total_tokens,
             max_running=16,
         )
+        if sees:
+            argv += ["--enable-multimodal", "--mm-attention-backend", "sdpa"]
+            env["PYTHONPATH"] = os.pathsep.join([*map(str, sees), env["PYTHONPATH"]])
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 tethered(argv, signal="KILL"),
@@ -86,10 +92,10 @@ def engine_python() -> str:
 
 @asynccontextmanager
 async def running_sglang(
-    model: Path, log: Path, *, max_total_tokens: int = 16384
+    model: Path, log: Path, *, max_total_tokens: int = 16384, sees: Sequence[Path] = ()
 ) -> AsyncIterator[SglangProcess]:
     """The real server, ready. What it wrote is shown where it fails to start."""
-    process = SglangProcess(model, log, max_total_tokens=max_total_tokens)
+    process = SglangProcess(model, log, max_total_tokens=max_total_tokens, sees=sees)
     engine = SglangEngine(EngineSettings(name="starting", url=process.url))
     try:
         try:

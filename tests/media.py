@@ -40,11 +40,11 @@ TEMPLATE = """\
 """
 
 
-def png(red: int = 255, green: int = 0, blue: int = 0) -> bytes:
-    """One pixel."""
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
-    pixel = zlib.compress(bytes([0, red, green, blue]))
-    chunks = ((b"IHDR", header), (b"IDAT", pixel), (b"IEND", b""))
+def png(red: int = 255, green: int = 0, blue: int = 0, *, side: int = 1) -> bytes:
+    """A square of one colour, so many pixels a side."""
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    pixels = zlib.compress((b"\0" + bytes([red, green, blue]) * side) * side)
+    chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         for name, data in chunks
