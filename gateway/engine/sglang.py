@@ -360,9 +360,13 @@ def kept_most(server: Mapping[str, Any]) -> int:
 
 
 def _vocab_size(model_path: str) -> int | None:
-    """The model's vocabulary, where its directory is on this machine."""
+    """The model's vocabulary, where its directory is on this machine.
+
+    A model that takes more than text says it of its text model.
+    """
     try:
-        size = json.loads((Path(model_path) / "config.json").read_text()).get("vocab_size")
-    except (OSError, ValueError):
+        config = json.loads((Path(model_path) / "config.json").read_text())
+        size = {**config, **config.get("text_config", {})}.get("vocab_size")
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
     return size if isinstance(size, int) else None

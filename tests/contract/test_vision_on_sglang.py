@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import pytest
 
 from gateway.config import EngineSettings, ModelSettings, Settings
+from gateway.engine.sglang import SglangEngine
+from gateway.errors import EngineRejected
+from gateway.records import PolicyKind, PolicyRef
 from gateway.store.packing import unpack_ids
 from tests.fixtures_engine import running_sglang
 from tests.media import data_url, png, text_of
@@ -19,6 +24,7 @@ from tests.vision_model import make_vision_model, sight
 
 pytestmark = pytest.mark.sglang
 
+BASE = PolicyRef(lineage_id=UUID(int=1), version=0, kind=PolicyKind.BASE)
 #: 16 by 16 pixels are 4 tokens in the place of one mark.
 MORE = 3
 RED, BLUE = png(255, side=16), png(0, 0, 255, side=16)
@@ -120,6 +126,19 @@ async def test_an_image_is_counted_as_the_engine_counts_it(gateway: Gateway) -> 
     seen = usage["input_tokens"] + (usage["cache_read_input_tokens"] or 0)
     [turn] = await gateway.rows("SELECT prompt_len FROM turns")
     assert counted == seen == turn["prompt_len"] + MORE
+
+
+async def test_ids_that_its_text_model_lacks_are_not_sent(model: Path, engine_url: str) -> None:
+    """They would crash the server, for everyone."""
+    size = json.loads((model / "config.json").read_text())["text_config"]["vocab_size"]
+    engine = SglangEngine(EngineSettings(name="engine", url=engine_url))
+    try:
+        assert (await engine.status()).vocab_size == size
+        with pytest.raises(EngineRejected):
+            await engine.score([1, size], 1, BASE)
+        assert len(await engine.score([1, size - 1], 1, BASE)) == 1
+    finally:
+        await engine.close()
 
 
 async def sampled(url: str, ids: list[int], picture: bytes) -> list[int]:
