@@ -7,6 +7,7 @@ commits do: an idle gateway asks at once, a busy one a fraction of once a reques
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -95,6 +96,10 @@ FIND_CANDIDATES = _CANDIDATES.format(
 )
 
 
+#: The row of what is wanted, and who waits for it.
+_Asked = tuple[bytes, asyncio.Future[list[Candidate]]]
+
+
 class _Row(msgspec.Struct, omit_defaults=True, gc=False):
     """What is wanted, as the query reads it: hashes in the input form of bytea."""
 
@@ -114,7 +119,7 @@ def wanted_row(tenant_id: UUID, wanted: Wanted) -> bytes:
     return _encode(
         _Row(
             tenant_id,
-            ["\\x" + key.hex() for key in wanted.chains] or None,
+            ["\\x" + key.hex() for key in wanted.chains] if wanted.chains else None,
             wanted.echoes or None,
             None if wanted.request is None else "\\x" + wanted.request.hex(),
             wanted.since,
@@ -129,10 +134,12 @@ class Candidates:
     def __init__(self, database: Database, patience_s: float) -> None:
         self._database = database
         self._patience_s = patience_s
-        self._waiting: list[tuple[bytes, asyncio.Future[list[Candidate]]]] = []
-        #: How many look, which a task that has ended does not, though it is still among the tasks.
+        self._waiting: list[_Asked] = []
+        #: Those who look, which stay once there was something for them to do, and wait here.
+        self._resting: list[asyncio.Future[None]] = []
         self._looking = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: Whether one that was called has not begun yet: it will take all that waits.
+        self._called = False
 
     async def find(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
         """Stored turns by any of what is wanted, the deepest first, the newest first.
@@ -141,48 +148,69 @@ class Candidates:
         """
         found = asyncio.get_running_loop().create_future()
         self._waiting.append((wanted_row(tenant_id, wanted), found))
-        if self._looking < _AT_ONCE:
-            self._looking += 1
-            task = asyncio.create_task(self._look())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if not self._called:
+            self._call()
         answer: list[Candidate] = await found
         return answer
 
-    async def _look(self) -> None:
-        """Until nothing waits."""
+    def _call(self) -> None:
+        """Have one more look, if any more may."""
+        while self._resting:
+            rest = self._resting.pop()
+            if not rest.done():
+                rest.set_result(None)
+                self._called = True
+                return
+        if self._looking < _AT_ONCE:
+            self._looking += 1
+            self._database.spawn(self._look_on())
+            self._called = True
+
+    async def _look_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        asked: list[_Asked] = []
         try:
-            while self._waiting:
+            while True:
+                self._called = False
                 asked, self._waiting = self._waiting[:_MOST_ASKED], self._waiting[_MOST_ASKED:]
+                if not asked:
+                    rest = loop.create_future()
+                    self._resting.append(rest)
+                    await rest
+                    continue
+                if self._waiting:
+                    self._call()
                 try:
                     rows = await self._database.look_up(
                         FIND_CANDIDATES,
-                        document(row for row, _ in asked),
+                        document([row for row, _ in asked]),
                         timeout_s=self._patience_s,
                     )
+                    _tell(asked, rows)
                 except Exception as error:  # noqa: BLE001 - it is theirs who asked
                     if isinstance(error, StoreUnavailable) and _slow(error):
                         # Those that wait have waited as long.
                         asked, self._waiting = asked + self._waiting, []
-                    for _, found in asked:
-                        if not found.done():
-                            found.set_exception(error)
-                else:
-                    _tell(asked, rows)
+                    _refuse(asked, error)
         finally:
             self._looking -= 1
+            _refuse(asked + self._waiting, StoreUnavailable("the database is closed"))
 
 
-def _tell(
-    asked: Sequence[tuple[bytes, asyncio.Future[list[Candidate]]]], rows: Sequence[asyncpg.Record]
-) -> None:
+def _tell(asked: Sequence[_Asked], rows: Sequence[asyncpg.Record]) -> None:
     """Give each of those who asked its own rows."""
-    found: list[list[Candidate]] = [[] for _ in asked]
+    found: defaultdict[int, list[Candidate]] = defaultdict(list)
     for row in rows:
-        found[row["number"] - 1].append(_candidate(row))
-    for (_, future), own in zip(asked, found, strict=True):
+        found[row["number"]].append(_candidate(row))
+    for number, (_, future) in enumerate(asked, 1):
         if not future.done():
-            future.set_result(own)
+            future.set_result(found[number])
+
+
+def _refuse(asked: Sequence[_Asked], error: Exception) -> None:
+    for _, future in asked:
+        if not future.done():
+            future.set_exception(error)
 
 
 def _slow(error: StoreUnavailable) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextvars
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 import asyncpg
@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.config import DatabaseSettings
 from gateway.errors import RevisionMismatch, StoreError, StoreUnavailable
+from gateway.store.away import AWAY, unavailable
 from gateway.store.lookups import Lookups
 from gateway.telemetry import get_logger
 
@@ -21,22 +22,6 @@ log = get_logger(__name__)
 
 #: Every revision of `migrations/versions`, oldest first. This build runs on the last two.
 REVISIONS = ("0001", "0002", "0003")
-
-#: What an unreachable, stopping, restarting or hanging server looks like from here.
-AWAY = (
-    OSError,
-    TimeoutError,
-    asyncpg.InterfaceError,
-    # What asyncpg says of a connection that the server has ended and that is not closed yet.
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.QueryCanceledError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
-)
 
 _MIN_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
@@ -60,7 +45,7 @@ class Database:
         self.revision = REVISIONS[-1]
         self._url = url
         self._application = application
-        self._listeners: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._lookups = Lookups(self.connect)
 
     @classmethod
@@ -90,9 +75,9 @@ class Database:
 
     async def close(self) -> None:
         """Give every connection back; one that hangs is cut off."""
-        for task in self._listeners:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._listeners, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lookups.close()
         try:
             await asyncio.wait_for(self.pool.close(), self.settings.command_timeout_s)
@@ -135,10 +120,11 @@ class Database:
         async with self.acquire() as connection:
             return await connection.fetch(sql, *values, timeout=timeout_s)
 
-    async def look_up(self, sql: str, *values: object, timeout_s: float) -> list[asyncpg.Record]:
+    def look_up(
+        self, sql: str, *values: object, timeout_s: float
+    ) -> Coroutine[None, None, list[asyncpg.Record]]:
         """`fetch` of a few rows by their keys, planned once and for good."""
-        with unavailable():
-            return await self._lookups.fetch(sql, *values, timeout_s=timeout_s)
+        return self._lookups.fetch(sql, *values, timeout_s=timeout_s)
 
     async def fetchrow(
         self, sql: str, *values: object, timeout_s: float | None = None
@@ -184,10 +170,13 @@ class Database:
         because notifications may have been missed.
         """
         listening = asyncio.Event()
-        task = asyncio.create_task(self._listen(channel, callback, listening))
-        self._listeners.add(task)
+        self.spawn(self._listen(channel, callback, listening))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(listening.wait(), self.settings.command_timeout_s)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run what goes on until `close`, which cancels it, on nobody's behalf."""
+        self._tasks.add(asyncio.create_task(work, context=contextvars.Context()))
 
     async def _listen(
         self, channel: str, callback: Callable[[str], None], listening: asyncio.Event
@@ -215,22 +204,6 @@ class Database:
             finally:
                 connection.terminate()
             await asyncio.sleep(_MIN_BACKOFF_S)
-
-
-class unavailable:  # noqa: N801 - it reads as what it does, and a generator costs every look-up
-    """Turn what an absent server looks like into StoreUnavailable."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, AWAY):
-            what = str(error) or type(error).__name__
-            raise StoreUnavailable(f"Postgres cannot be reached: {what}") from error
 
 
 async def migrate(url: str) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import asyncpg
+
+from gateway.store.away import AWAY, unreachable
 
 #: Indexes are used whatever statistics say, and a statement is planned once a connection: a plan
 #: that suited empty tables would otherwise read all of a full one.
@@ -16,50 +19,85 @@ PLANNER = {
 
 _SIZE = 4
 
+#: A place for a connection: None while there is none, or none that is of any use.
+_Place = asyncpg.Connection | None
+
 
 class Lookups:
     """A few connections, lent for one query each. `connect` makes one with settings."""
 
     def __init__(self, connect: Callable[..., Awaitable[asyncpg.Connection]]) -> None:
         self._connect = connect
-        self._idle: list[asyncpg.Connection] = []
-        self._room = asyncio.Semaphore(_SIZE)
+        #: What nobody has, the one that was used last at the end.
+        self._free: list[_Place] = [None] * _SIZE
+        self._waiting: deque[asyncio.Future[_Place]] = deque()
 
     async def fetch(self, sql: str, *values: object, timeout_s: float) -> list[asyncpg.Record]:
         """Rows, within a time that includes the wait for a connection.
 
-        Raises StoreUnavailable where none can be made, and what asyncpg raises.
+        Raises StoreUnavailable where Postgres is away, and as asyncpg's error what it refuses.
         """
-        if self._room.locked() or not self._idle or self._idle[-1].is_closed():
-            async with asyncio.timeout(timeout_s), self._room:
-                return await self._fetch(sql, values, timeout_s)
-        # Nothing is waited for but the answer, which asyncpg watches for less.
-        async with self._room:
-            return await self._fetch(sql, values, timeout_s)
-
-    async def _fetch(
-        self, sql: str, values: tuple[object, ...], timeout_s: float
-    ) -> list[asyncpg.Record]:
-        connection = await self._lent()
         try:
-            rows: list[asyncpg.Record] = await connection.fetch(sql, *values, timeout=timeout_s)
-        except asyncpg.PostgresError:
-            self._idle.append(connection)
-            raise
-        except BaseException:
-            # Cut off in the middle, by time or a caller: what comes next is not for others.
-            connection.terminate()
-            raise
-        self._idle.append(connection)
-        return rows
+            connection = self._free[-1] if self._free else None
+            if connection is not None and not connection.is_closed():
+                # Nothing is waited for but the answer, which asyncpg watches for less.
+                self._free.pop()
+            else:
+                loop = asyncio.get_running_loop()
+                until = loop.time() + timeout_s
+                async with asyncio.timeout_at(until):
+                    connection = await self._lent()
+                timeout_s = until - loop.time()
+            place: _Place = connection
+            try:
+                return await connection.fetch(sql, *values, timeout=timeout_s)
+            except asyncpg.PostgresError:
+                raise
+            except BaseException:
+                # Cut off in the middle, by time or a caller: what comes next is not for others.
+                connection.terminate()
+                place = None
+                raise
+            finally:
+                self._give_back(place)
+        except AWAY as error:
+            raise unreachable(error) from error
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().terminate()
+        free, self._free = self._free, [None] * len(self._free)
+        for connection in free:
+            if connection is not None:
+                connection.terminate()
 
     async def _lent(self) -> asyncpg.Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-        return await self._connect(**PLANNER)
+        """A connection for whoever is next, made where there is none."""
+        place = self._free.pop() if self._free else await self._turn()
+        if place is not None and not place.is_closed():
+            return place
+        try:
+            return await self._connect(**PLANNER)
+        except BaseException:
+            self._give_back(None)
+            raise
+
+    async def _turn(self) -> _Place:
+        """The place that is given back next, in the order of asking."""
+        place: asyncio.Future[_Place] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._give_back(place.result())
+            raise
+
+    def _give_back(self, place: _Place) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(place)
+                return
+        if place is None:
+            self._free.insert(0, None)
+        else:
+            self._free.append(place)

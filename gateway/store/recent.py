@@ -6,7 +6,7 @@ Bounded; what it knows is merged into what Postgres says, since a spooled turn i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -36,13 +36,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _Key = bytes | str | UUID
 
 
-class _Kept:
+class _Kept(msgspec.Struct, eq=False, gc=False):
     """One turn: how it is found, and by which keys it is held."""
 
-    __slots__ = ("keys", "tenant_id", "turn")
-
-    def __init__(self, tenant_id: UUID, turn: Candidate, keys: Sequence[_Key]) -> None:
-        self.tenant_id, self.turn, self.keys = tenant_id, turn, keys
+    tenant_id: UUID
+    turn: Candidate
+    keys: Sequence[_Key]
 
 
 class RecentTurns:
@@ -70,17 +69,19 @@ class RecentTurns:
         self._turns[turn.id] = kept
         by_key = self._by_key
         for key in keys:
-            if (same := by_key.get(key)) is None:
-                by_key[key] = [kept]
+            if key in by_key:
+                by_key[key].append(kept)
             else:
-                same.append(kept)
+                by_key[key] = [kept]
         if turn.parent_id is not None and turn.retry_of is None:
             self._continued[turn.parent_id.int] = None
             if (parent := self._turns.get(turn.parent_id)) is not None:
                 parent.turn = self._known(parent.turn)
         if session.external_id is not None:
             self._names[turn.tenant_id, session.external_id] = session.id
-        self._forget()
+        # Of the others there are never more.
+        if len(self._turns) > self._limit:
+            self._forget()
 
     def clear(self) -> None:
         """Forget all of it."""
@@ -94,38 +95,37 @@ class RecentTurns:
     def find(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
         """The turns that Postgres would find, as far as they are known here."""
         found: dict[int, Candidate] = {}
+        held = self._by_key
         for echo in wanted.echoes:
-            for turn in self._of(tenant_id, echo):
-                if turn.turn_id.int not in found:
-                    found[turn.turn_id.int] = replace(turn, echo=echo)
-        others: list[_Key] = [*wanted.chains]
-        if wanted.previous is not None:
-            others.append(wanted.previous)
-        for key in others:
-            for turn in self._of(tenant_id, key):
-                found.setdefault(turn.turn_id.int, turn)
-        for turn in self._of(tenant_id, wanted.request) if wanted.request else ():
-            if turn.created_at >= wanted.since:
-                found.setdefault(turn.turn_id.int, turn)
+            if echo in held:
+                for turn in self._of(tenant_id, held[echo]):
+                    if turn.turn_id.int not in found:
+                        found[turn.turn_id.int] = replace(turn, echo=echo)
+        for key in (*wanted.chains, wanted.previous):
+            if key in held:
+                for turn in self._of(tenant_id, held[key]):
+                    found.setdefault(turn.turn_id.int, turn)
+        if (request := wanted.request) is not None and request in held:
+            for turn in self._of(tenant_id, held[request]):
+                if turn.created_at >= wanted.since:
+                    found.setdefault(turn.turn_id.int, turn)
         return list(found.values())
 
     def merged(
-        self, tenant_id: UUID, wanted: Wanted, stored: Iterable[Candidate]
+        self, tenant_id: UUID, wanted: Wanted, stored: Sequence[Candidate]
     ) -> list[Candidate]:
         """What Postgres found together with what only this process knows yet."""
+        more = self.find(tenant_id, wanted)
+        if not stored:
+            return more
         found: dict[tuple[int, str | None], Candidate] = {}
         for turn in stored:
             found[turn.turn_id.int, turn.echo] = self._known(turn)
-        more = self.find(tenant_id, wanted)
-        if not found:
-            return more
         known = {turn_id for turn_id, _ in found}
         return [*found.values(), *(turn for turn in more if turn.turn_id.int not in known)]
 
-    def _of(self, tenant_id: UUID, key: _Key) -> Iterable[Candidate]:
-        same = self._by_key.get(key)
-        if same is None:
-            return ()
+    def _of(self, tenant_id: UUID, same: Sequence[_Kept]) -> list[Candidate]:
+        """Those of a tenant, the newest first."""
         tenant = tenant_id.int
         own = (kept for kept in reversed(same) if kept.tenant_id.int == tenant)
         return [self._known(kept.turn) for kept in islice(own, _MOST_OF_A_KEY)]

@@ -49,7 +49,7 @@ def assemble(rows: Iterable[asyncpg.Record]) -> Trail | None:
 
 def of_turn(turn: TurnRecord, parent: Trail | None) -> Trail | None:
     """The trail of a turn that is being stored; None where it needs a parent that is not there."""
-    prompt = _extended(parent, turn.shared_len, array("i", turn.prompt_ids))
+    prompt = _extended(parent, turn.shared_len, turn.prompt_ids)
     if prompt is None:
         return None
     return Trail(
@@ -76,13 +76,13 @@ class TrailCache:
         return trail
 
     def put(self, tenant_id: UUID, trail: Trail) -> None:
-        key = (tenant_id, trail.turn_id)
-        if (old := self._trails.pop(key, None)) is not None:
-            self._held -= _bytes(old)
-        self._trails[key] = trail
+        trails, key = self._trails, (tenant_id, trail.turn_id)
+        if key in trails:
+            self._held -= _bytes(trails.pop(key))
+        trails[key] = trail
         self._held += _bytes(trail)
-        while len(self._trails) > self._turns or self._held > self._nbytes:
-            _, dropped = self._trails.popitem(last=False)
+        while len(trails) > self._turns or self._held > self._nbytes:
+            _, dropped = trails.popitem(last=False)
             self._held -= _bytes(dropped)
 
     def clear(self) -> None:
