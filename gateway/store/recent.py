@@ -6,7 +6,7 @@ Bounded; what it knows is merged into what Postgres says, since a spooled turn i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from uuid import UUID
 
@@ -94,21 +94,27 @@ class RecentTurns:
 
     def find(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
         """The turns that Postgres would find, as far as they are known here."""
+        # Of a conversation that is new here nothing is, and there is nothing to put together.
+        for key in (*wanted.echoes, *wanted.chains, wanted.previous, wanted.request):
+            if key in self._by_key:
+                return self._found(tenant_id, wanted)
+        return []
+
+    def _found(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
         found: dict[int, Candidate] = {}
-        held = self._by_key
         for echo in wanted.echoes:
-            if echo in held:
-                for turn in self._of(tenant_id, held[echo]):
-                    if turn.turn_id.int not in found:
-                        found[turn.turn_id.int] = replace(turn, echo=echo)
-        for key in (*wanted.chains, wanted.previous):
-            if key in held:
-                for turn in self._of(tenant_id, held[key]):
-                    found.setdefault(turn.turn_id.int, turn)
-        if (request := wanted.request) is not None and request in held:
-            for turn in self._of(tenant_id, held[request]):
-                if turn.created_at >= wanted.since:
-                    found.setdefault(turn.turn_id.int, turn)
+            for turn in self._of(tenant_id, echo):
+                if turn.turn_id.int not in found:
+                    found[turn.turn_id.int] = replace(turn, echo=echo)
+        others: list[_Key] = [*wanted.chains]
+        if wanted.previous is not None:
+            others.append(wanted.previous)
+        for key in others:
+            for turn in self._of(tenant_id, key):
+                found.setdefault(turn.turn_id.int, turn)
+        for turn in self._of(tenant_id, wanted.request) if wanted.request else ():
+            if turn.created_at >= wanted.since:
+                found.setdefault(turn.turn_id.int, turn)
         return list(found.values())
 
     def merged(
@@ -124,8 +130,10 @@ class RecentTurns:
         known = {turn_id for turn_id, _ in found}
         return [*found.values(), *(turn for turn in more if turn.turn_id.int not in known)]
 
-    def _of(self, tenant_id: UUID, same: Sequence[_Kept]) -> list[Candidate]:
-        """Those of a tenant, the newest first."""
+    def _of(self, tenant_id: UUID, key: _Key) -> Iterable[Candidate]:
+        same = self._by_key.get(key)
+        if same is None:
+            return ()
         tenant = tenant_id.int
         own = (kept for kept in reversed(same) if kept.tenant_id.int == tenant)
         return [self._known(kept.turn) for kept in islice(own, _MOST_OF_A_KEY)]
