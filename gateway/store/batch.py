@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from uuid import UUID
 
 import asyncpg
-import msgspec
 from msgspec.structs import replace
 
 from gateway.records import NextState, SessionRecord, TurnKind, TurnRecord
 from gateway.store import statements
 from gateway.store.calls import Call
-from gateway.store.packing import scrub
 from gateway.store.rows import TURNS
 from gateway.store.table import document
+
+#: Of a record and its row.
+_ROW = itemgetter(1)
 
 
 class Apart(Exception):
@@ -22,40 +24,40 @@ class Apart(Exception):
 
 
 async def store_at_once(
-    connection: asyncpg.Connection, calls: Sequence[Call], revision: str
+    connection: asyncpg.Connection,
+    calls: Sequence[Call],
+    revision: str,
+    timeout_s: float | None = None,
 ) -> bool:
     """Write calls in one statement that commits itself; whether judging jobs were queued.
 
     Writing what is there already changes nothing. What the schema's revision does not have is
     left out. Raises Apart for calls that must see one another's rows: `store` writes them.
     """
-    sessions = [pair for call in calls for pair in call.sessions]
-    turns = [pair for call in calls for pair in call.turns]
-    states = _first([pair for call in calls for pair in call.next_states])
-    stored = {turn.id for turn, _ in turns}
-    if any(call.feedback for call in calls) or any(s.turn_id in stored for s, _ in states):
-        raise Apart
-    seen = _seen(calls)
-    following, followed = document(row for _, row in states), [state.turn_id for state, _ in states]
-    if not seen:
-        sql = statements.NEXT_STATES_AT_ONCE[revision]
-        return bool(await connection.fetchval(sql, following, followed))
-    echoes = _echoes(turn for turn, _ in turns)
-    ordered = sorted(seen)
-    written = (
-        document(row for _, row in sessions),
-        ordered,
-        [seen[id_] for id_ in ordered],
-        document(row for _, row in turns),
-        echoes,
-        [turn.id for turn, _ in turns if turn.kind is TurnKind.SIDE],
-        [record.id for record, _ in sessions],
-    )
+    sessions: list[tuple[SessionRecord, bytes]] = []
+    turns: list[tuple[TurnRecord, bytes]] = []
+    states: list[tuple[NextState, bytes]] = []
+    values: tuple[str, ...]
+    for call in calls:
+        if call.feedback:
+            raise Apart
+        sessions += call.sessions
+        turns += call.turns
+        states += call.next_states
+    if not states:
+        sql, values = statements.TURNS_AT_ONCE, (_document(sessions), _document(turns))
+    else:
+        stored = {turn.id for turn, _ in turns}
+        if any(state.turn_id in stored for state, _ in states):
+            raise Apart
+        following = _document(_first(states))
+        if sessions or turns:
+            sql = statements.ALL_AT_ONCE
+            values = (_document(sessions), _document(turns), following)
+        else:
+            sql, values = statements.NEXT_STATES_AT_ONCE, (following,)
     try:
-        if states:
-            sql = statements.ALL_AT_ONCE[revision]
-            return bool(await connection.fetchval(sql, *written, following, followed))
-        return bool(await connection.fetchval(statements.TURNS_AT_ONCE[revision], *written))
+        return bool(await connection.fetchval(sql[revision], *values, timeout=timeout_s))
     except asyncpg.DivisionByZeroError:
         raise Apart from None
 
@@ -65,14 +67,14 @@ async def store(connection: asyncpg.Connection, calls: Sequence[Call], revision:
     renamed = await _sessions(connection, calls)
     turns = [_moved(pair, renamed) for call in calls for pair in call.turns]
     if turns:
-        sql = statements.INSERT_TURNS[revision]
-        await connection.execute(sql, document(row for _, row in turns))
-        await connection.execute(statements.INSERT_ECHOES, _echoes(turn for turn, _ in turns))
+        rows = _document(turns)
+        await connection.execute(statements.INSERT_TURNS[revision], rows)
+        await connection.execute(statements.INSERT_ECHOES, rows)
     queued = False
     states = _first([pair for call in calls for pair in call.next_states])
     if states:
         sql = statements.INSERT_NEXT_STATES[revision]
-        queued |= bool(await connection.fetch(sql, document(row for _, row in states)))
+        queued |= bool(await connection.fetch(sql, _document(states)))
     if feedback := [row for call in calls for _, row in call.feedback]:
         sql = statements.INSERT_FEEDBACK[revision]
         queued |= bool(await connection.fetch(sql, document(feedback)))
@@ -86,21 +88,18 @@ async def store(connection: asyncpg.Connection, calls: Sequence[Call], revision:
 
 
 def _first(states: Iterable[tuple[NextState, bytes]]) -> list[tuple[NextState, bytes]]:
-    """The first follower of each turn, in one order everywhere, as for echoes."""
+    """The first follower of each turn.
+
+    In one order everywhere, so that two writers of the same rows do not wait for each other.
+    """
     first: dict[UUID, tuple[NextState, bytes]] = {}
     for pair in states:
         first.setdefault(pair[0].turn_id, pair)
     return [first[turn_id] for turn_id in sorted(first)]
 
 
-def _echoes(turns: Iterable[TurnRecord]) -> str:
-    """The rows of their echoes, in JSON.
-
-    In one order everywhere, so that two writers of the same rows do not wait for each other.
-    """
-    rows = sorted((turn.tenant_id, scrub(id_), turn.id) for turn in turns for id_ in turn.echoes)
-    keyed = [{"tenant_id": whose, "id": id_, "turn_id": of} for whose, id_, of in rows]
-    return msgspec.json.encode(keyed).decode()
+def _document(pairs: Iterable[tuple[object, bytes]]) -> str:
+    return document(map(_ROW, pairs))
 
 
 def _seen(calls: Iterable[Call]) -> dict[UUID, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -14,43 +14,57 @@ from gateway.store.packing import finite
 from gateway.store.rows import FEEDBACK, NEXT_STATES, SESSIONS, TURNS
 
 
-@dataclass(slots=True)
 class Call:
     """One `commit`: records that are stored together or not at all.
 
-    Each is kept as it can be stored, beside its row. Raises StoreError for a record that has no
-    form in Postgres.
+    Each is kept as it can be stored, beside its row; `size` is that of all rows. Raises StoreError
+    for a record that has no form in Postgres.
     """
 
-    records: tuple[Storable, ...]
-    done: asyncio.Future[None] | None = None
-    settled: bool = False
-    error: StoreError | None = None
-    size: int = 0
-    sessions: list[tuple[SessionRecord, bytes]] = field(default_factory=list)
-    turns: list[tuple[TurnRecord, bytes]] = field(default_factory=list)
-    next_states: list[tuple[NextState, bytes]] = field(default_factory=list)
-    feedback: list[tuple[FeedbackRecord, bytes]] = field(default_factory=list)
+    __slots__ = (
+        "done",
+        "error",
+        "feedback",
+        "next_states",
+        "sessions",
+        "settled",
+        "size",
+        "turns",
+    )
 
-    def __post_init__(self) -> None:
-        for record in self.records:
+    def __init__(
+        self, records: Iterable[Storable], done: asyncio.Future[None] | None = None
+    ) -> None:
+        self.done = done
+        self.settled = False
+        self.error: StoreError | None = None
+        self.size = 0
+        self.sessions: list[tuple[SessionRecord, bytes]] = []
+        self.turns: list[tuple[TurnRecord, bytes]] = []
+        self.next_states: list[tuple[NextState, bytes]] = []
+        self.feedback: list[tuple[FeedbackRecord, bytes]] = []
+        pair: tuple[Storable, bytes]
+        for record in records:
             match record:
                 case SessionRecord():
-                    self.sessions.append(SESSIONS.prepared(record))
+                    self.sessions.append(pair := SESSIONS.prepared(record))
                 case TurnRecord():
-                    self.turns.append(TURNS.prepared(_honest(record)))
+                    self.turns.append(pair := TURNS.prepared(_honest(record)))
                 case NextState():
-                    self.next_states.append(NEXT_STATES.prepared(record))
+                    self.next_states.append(pair := NEXT_STATES.prepared(record))
                 case FeedbackRecord():
-                    self.feedback.append(FEEDBACK.prepared(record))
+                    self.feedback.append(pair := FEEDBACK.prepared(record))
+            self.size += len(pair[1])
+
+    @property
+    def records(self) -> tuple[Storable, ...]:
         prepared: list[tuple[Storable, bytes]] = [
             *self.sessions,
             *self.turns,
             *self.next_states,
             *self.feedback,
         ]
-        self.records = tuple(record for record, _ in prepared)
-        self.size = sum(len(row) for _, row in prepared)
+        return tuple(record for record, _ in prepared)
 
     def untrainable(self) -> Call | None:
         """The same call with its turns given up for training, None where none is trainable."""

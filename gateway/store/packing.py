@@ -22,6 +22,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 #: zlib's level that costs least: ids are hard to compress any further.
 _FAST = 1
 
+#: Whether this machine has numbers in the order of bytes that is stored.
+_LITTLE = sys.byteorder == "little"
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -32,9 +35,10 @@ class Unstorable(ValueError):
 def pack_ids(ids: Sequence[int]) -> bytes:
     """[n] to 4·n bytes, little-endian int32. Raises StoreError for what does not fit."""
     try:
-        return _packed("i", ids)
+        packed = array("i", ids)
     except (OverflowError, ValueError, TypeError) as error:
         raise StoreError(f"token ids cannot be stored: {error}") from None
+    return packed.tobytes() if _LITTLE else _swapped(packed)
 
 
 def unpack_ids(data: bytes) -> array[int]:
@@ -45,9 +49,10 @@ def unpack_ids(data: bytes) -> array[int]:
 def pack_logprobs(values: Sequence[float]) -> bytes:
     """[n] to 4·n bytes, little-endian float32."""
     try:
-        return _packed("f", values)
+        packed = array("f", values)
     except (ValueError, TypeError) as error:
         raise StoreError(f"log-probabilities cannot be stored: {error}") from None
+    return packed.tobytes() if _LITTLE else _swapped(packed)
 
 
 def unpack_logprobs(data: bytes) -> array[float]:
@@ -85,15 +90,13 @@ def unpack_top(text: str) -> tuple[Ranked, ...]:
 
 def _unpacked(kind: str, data: bytes) -> array[Any]:
     values: array[Any] = array(kind, data)
-    if sys.byteorder == "big":
+    if not _LITTLE:
         values.byteswap()
     return values
 
 
-def _packed(kind: str, values: Sequence[Any]) -> bytes:
-    packed = array(kind, values)
-    if sys.byteorder == "big":
-        packed.byteswap()
+def _swapped(packed: array[Any]) -> bytes:
+    packed.byteswap()
     return packed.tobytes()
 
 

@@ -30,8 +30,14 @@ def _session(record: SessionRecord) -> dict[str, object]:
 
 
 def _turn(record: TurnRecord) -> dict[str, object]:
-    versions = [span.version for span in record.spans]
     usage, timings = record.usage, record.timings
+    spans: list[tuple[int, int, int]] = []
+    oldest = newest = None
+    for span in record.spans:
+        version = span.version
+        spans.append((version, span.start, span.end))
+        oldest = version if oldest is None or version < oldest else oldest
+        newest = version if newest is None or version > newest else newest
     return {
         "id": record.id,
         "tenant_id": record.tenant_id,
@@ -41,7 +47,7 @@ def _turn(record: TurnRecord) -> dict[str, object]:
         "depth": record.depth,
         "branch_reason": record.branch_reason,
         "retry_of": record.retry_of,
-        "kind": record.kind.value,
+        "kind": record.kind,
         "kind_rule": record.kind_rule,
         "kind_confidence": record.kind_confidence,
         "resolve_rule": record.resolve_rule,
@@ -61,12 +67,12 @@ def _turn(record: TurnRecord) -> dict[str, object]:
         "prompt_ids": pack_ids(record.prompt_ids),
         "sampled_ids": pack_ids(record.sampled_ids),
         "logprobs": pack_logprobs(record.logprobs),
-        "spans": [(span.version, span.start, span.end) for span in record.spans],
-        "version_min": min(versions, default=None),
-        "version_max": max(versions, default=None),
+        "spans": spans,
+        "version_min": oldest,
+        "version_max": newest,
         # What was set; the rest was left to the engine.
         "sampling": record.sampling,
-        "finish_reason": record.finish_reason.value,
+        "finish_reason": record.finish_reason,
         "finish_detail": record.finish_detail,
         "trainable": record.trainable,
         "untrainable_reason": record.untrainable_reason,
@@ -84,6 +90,7 @@ def _turn(record: TurnRecord) -> dict[str, object]:
         "redacted": record.redacted,
         "kept": None if record.kept is None else pack_kept(record.kept),
         "response_fields": record.response_fields,
+        "echoes": record.echoes,
     }
 
 
@@ -192,6 +199,7 @@ TURNS: Table[TurnRecord] = Table(
         response_fields="jsonb",
     ),
     _turn,
+    beside=_columns(echoes="json"),
 )
 
 NEXT_STATES: Table[NextState] = Table(

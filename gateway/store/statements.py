@@ -26,9 +26,10 @@ WHERE n.turn_id = t.id AND t.kind = 'unknown' AND t.id = ANY($1::uuid[])
 """
 
 
-def _touch(ids: int, seen: int) -> str:
-    """A turn from before the end, stored after it, leaves why and when it was the end.
+def _touch(seen: str) -> str:
+    """Mark the sessions of the rows `r` as seen.
 
+    A turn from before the end, stored after it, leaves why and when it was the end.
     The session is open all the same until it is looked at again: that turn has no verdict yet.
     """
     return f"""
@@ -37,30 +38,36 @@ UPDATE sessions s SET
     status = 'open',
     end_reason = CASE WHEN s.ended_at >= to_timestamp(r.seen) THEN s.end_reason END,
     ended_at = CASE WHEN s.ended_at >= to_timestamp(r.seen) THEN s.ended_at END
-FROM unnest(${ids}::uuid[], ${seen}::float8[]) AS r(id, seen)
+FROM {seen}
 WHERE s.id = r.id
 RETURNING s.id
 """  # noqa: S608 - made of constants
 
 
-def _echoes(parameter: int) -> str:
-    sent = f"json_to_recordset(${parameter}::json) AS r(tenant_id uuid, id text, turn_id uuid)"
+def _echoes(turns: str) -> str:
+    """Store the echoes of the turns `r`, in one order everywhere.
+
+    So that two writers of the same rows do not wait for each other.
+    """
     return f"""
 INSERT INTO echoes (tenant_id, id, turn_id)
-SELECT r.tenant_id, r.id, r.turn_id FROM {sent} ON CONFLICT DO NOTHING
+SELECT r.tenant_id, e.id, r.id FROM {turns} CROSS JOIN json_array_elements_text(r.echoes) AS e(id)
+ORDER BY r.tenant_id, e.id COLLATE "C", r.id
+ON CONFLICT DO NOTHING
 """  # noqa: S608 - made of constants
 
 
-def _skip(parameter: int) -> str:
+def _skip(ids: str) -> str:
     return f"""
 UPDATE judgements SET state = 'skipped', reason = 'side', done_at = now()
-WHERE state IS NOT DISTINCT FROM 'queued' AND turn_id = ANY(${parameter}::uuid[])
+WHERE state IS NOT DISTINCT FROM 'queued' AND turn_id = ANY({ids})
 """  # noqa: S608
 
 
-TOUCH_SESSIONS = _touch(1, 2)
-INSERT_ECHOES = _echoes(1)
-SKIP_SIDE = _skip(1)
+TOUCH_SESSIONS = _touch("unnest($1::uuid[], $2::float8[]) AS r(id, seen)")
+#: Of the rows of turns.
+INSERT_ECHOES = _echoes(TURNS.sent(1))
+SKIP_SIDE = _skip("$1::uuid[]")
 
 # A turn's job has the next free round, unless one waits already; a side turn has none.
 _QUEUE = """
@@ -125,27 +132,34 @@ WITH new AS (
 
 
 def _with_turns(revision: str) -> str:
-    """CTEs with which sessions and turns are written; parameters 1 to 6.
+    """CTEs with which sessions and turns are written, parameters 1 and 2.
 
     No part sees what another writes: a new session is inserted as it was seen last, and a turn
     that something has followed already, spooled and late, is promoted as it comes.
     """
-    last = "SELECT max(seen) FROM unnest($2::uuid[], $3::float8[]) AS t(id, seen) WHERE t.id = r.id"
-    sessions = SESSIONS.insert(SESSIONS.sent(1), last_seen=f"to_timestamp(({last}))")
+    last = "SELECT h.seen FROM heard h WHERE h.id = r.id"
+    sessions = SESSIONS.insert("opened r", last_seen=f"to_timestamp(({last}))")
     later = "SELECT true FROM next_states n WHERE n.turn_id = r.id LIMIT 1"
     followed = f"r.kind = 'unknown' AND coalesce(({later}), false)"
     turns = TURNS.at(revision).insert(
-        TURNS.sent(4),
+        "told r",
         kind=f"CASE WHEN {followed} THEN 'main' ELSE r.kind END",
         kind_rule=f"CASE WHEN {followed} THEN 'promoted_when_extended' ELSE r.kind_rule END",
     )
     return f"""
+opened AS (SELECT r.* FROM {SESSIONS.sent(1)}),
+told AS (SELECT r.* FROM {TURNS.sent(2)}),
+heard AS (
+    SELECT r.id, max(r.seen) AS seen FROM (
+        SELECT id, last_seen FROM opened UNION ALL SELECT session_id, created_at FROM told
+    ) AS r(id, seen) GROUP BY r.id ORDER BY r.id
+),
 met AS ({sessions} ON CONFLICT DO NOTHING RETURNING id),
-seen AS ({_touch(2, 3)}),
+seen AS ({_touch("heard r")}),
 turned AS ({turns} ON CONFLICT (id) DO NOTHING),
-echoed AS ({_echoes(5)}),
-skipped AS ({_skip(6)})
-"""
+echoed AS ({_echoes("told r")}),
+skipped AS ({_skip("ARRAY(SELECT id FROM told WHERE kind = 'side')")})
+"""  # noqa: S608 - made of constants
 
 
 def _with_next_states(revision: str, parameter: int) -> str:
@@ -155,7 +169,7 @@ def _with_next_states(revision: str, parameter: int) -> str:
 queued AS ({_QUEUE}),
 promoted AS (
     UPDATE turns t SET kind = 'main', kind_rule = 'promoted_when_extended'
-    WHERE t.id = ANY(${parameter + 1}::uuid[]) AND t.kind = 'unknown'
+    WHERE t.id = ANY(ARRAY(SELECT sent.turn_id FROM sent)) AND t.kind = 'unknown'
         AND t.tenant_id = (SELECT sent.tenant_id FROM sent WHERE sent.turn_id = t.id LIMIT 1)
 )
 """  # noqa: S608
@@ -165,7 +179,7 @@ promoted AS (
 #: `store` is to find out. The divisor is no constant that could be divided by beforehand.
 _ALL_MET = """
 SELECT 1 / (1 - EXISTS (
-    SELECT FROM unnest($7::uuid[]) AS r(id)
+    SELECT FROM opened r
     WHERE r.id NOT IN (SELECT id FROM met UNION ALL SELECT id FROM seen)
 )::int)
 """
@@ -186,7 +200,7 @@ NEXT_STATES_AT_ONCE = {
     revision: f"WITH {_with_next_states(revision, 1)} {_ANY_QUEUED}" for revision in REVISIONS[-2:]
 }
 ALL_AT_ONCE = {
-    revision: f"WITH {_with_turns(revision)}, {_with_next_states(revision, 8)}"
+    revision: f"WITH {_with_turns(revision)}, {_with_next_states(revision, 3)}"
     f" {_ANY_QUEUED} WHERE 1 = ({_ALL_MET})"
     for revision in REVISIONS[-2:]
 }
