@@ -16,9 +16,10 @@ from typing import Self
 import asyncpg
 
 from gateway.errors import StoreError, StoreUnavailable
+from gateway.store.away import AWAY
 from gateway.store.batch import Apart, store, store_at_once
 from gateway.store.calls import Call
-from gateway.store.database import AWAY, Database
+from gateway.store.database import Database
 from gateway.store.erasures import erased_among, not_erased
 from gateway.store.expiry import take_marks_back
 from gateway.store.frames import Storable, decode, encode
@@ -54,7 +55,8 @@ class TurnWriter:
         self._timeout_s = settings.commit_timeout_s
         self._spool = Spool(settings.spool, max_bytes=settings.spool_bytes)
         self._queue: deque[Call] = deque()
-        self._wake = asyncio.Event()
+        #: What the writing waits for while nothing is queued.
+        self._idle: asyncio.Future[None] | None = None
         #: Calls that went to the spool since the start.
         self.spooled = 0
         self._away = False
@@ -90,11 +92,10 @@ class TurnWriter:
         """
         if self._closing:
             raise StoreUnavailable("the writer is closed")
-        call = Call(records, done=asyncio.get_running_loop().create_future())
-        assert call.done is not None
-        self._queue.append(call)
-        self._wake.set()
-        await call.done
+        done = asyncio.get_running_loop().create_future()
+        self._queue.append(Call(records, done))
+        self._wake()
+        await done
 
     async def drop_erased(self) -> None:
         """Take what was erased out of what was set aside. Raises nothing for an outage."""
@@ -114,7 +115,7 @@ class TurnWriter:
     async def close(self) -> None:
         """Write what is queued. What is spooled stays there for the next start."""
         self._closing = True
-        self._wake.set()
+        self._wake()
         if self._tasks:
             writing, *others = self._tasks
             await writing
@@ -129,9 +130,12 @@ class TurnWriter:
                 await self._connection.close(timeout=self._timeout_s)
             self._disconnect()
 
+    def _wake(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
     async def _write_on(self) -> None:
         while True:
-            await self._wake.wait()
             if calls := self._take():
                 try:
                     await self._make_durable(calls)
@@ -146,28 +150,44 @@ class TurnWriter:
             elif self._closing:
                 return
             else:
-                self._wake.clear()
+                self._idle = asyncio.get_running_loop().create_future()
+                await self._idle
 
     def _take(self) -> list[Call]:
         calls: list[Call] = []
         size = 0
         while self._queue and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
-            calls.append(self._queue.popleft())
-            size += calls[-1].size
+            call = self._queue.popleft()
+            calls.append(call)
+            size += call.size
         return calls
 
     async def _make_durable(self, calls: Sequence[Call]) -> None:
         """Settle every call, within the commit time-out and an fsync."""
         if not self._away:
+            deadline = asyncio.get_running_loop().time() + self._timeout_s
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._write(calls)
+                connection = self._connection
+                if connection is None or connection.is_closed():
+                    connection = await self._connect(deadline)
+                if await write(connection, calls, self._database.revision, deadline):
+                    self._queued.set()
             except (StoreUnavailable, asyncpg.PostgresError, *AWAY) as error:
                 self._disconnect()
                 self._away = True
                 self._pending.set()
                 log.warning("postgres_away", error=named(error))
-        waiting = [call for call in calls if not call.settled]
+            else:
+                return
+        await self._set_aside([call for call in calls if not call.settled])
+
+    async def _connect(self, deadline: float) -> asyncpg.Connection:
+        async with asyncio.timeout_at(deadline):
+            self._connection = await self._database.connect(**PLANNER)
+        return self._connection
+
+    async def _set_aside(self, waiting: Sequence[Call]) -> None:
+        """Settle calls that Postgres did not take: they are in the spool, or nowhere."""
         if not waiting:
             return
         try:
@@ -184,12 +204,6 @@ class TurnWriter:
             for call in waiting:
                 call.settle()
             self._pending.set()
-
-    async def _write(self, calls: Sequence[Call]) -> None:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.connect(**PLANNER)
-        if await write(self._connection, calls, self._database.revision):
-            self._queued.set()
 
     async def _notify_on(self) -> None:
         """Wake judges, beside the writing; those that hear nothing look for themselves."""
@@ -273,28 +287,35 @@ def _records(payload: bytes) -> tuple[Storable, ...]:
         return ()
 
 
-async def write(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:
+async def write(
+    connection: asyncpg.Connection,
+    calls: Sequence[Call],
+    revision: str,
+    deadline: float | None = None,
+) -> bool:
     """One statement for all calls; where a row is refused, one for each, and it fails alone.
 
-    `revision` is the schema's. Settles every call that it came to. Raises what asyncpg raises
-    where Postgres is away.
+    `revision` is the schema's; by the loop's clock, nothing goes on past the `deadline`. Settles
+    every call that it came to. Raises what asyncpg raises where Postgres is away.
     """
     try:
-        queued = await _transaction(connection, calls, revision)
+        queued = await _transaction(connection, calls, revision, deadline)
     except _BAD:
         queued = False
         for call in calls:
-            queued |= await _alone(connection, call, revision)
+            queued |= await _alone(connection, call, revision, deadline)
     else:
         for call in calls:
             call.settle()
     return queued
 
 
-async def _alone(connection: asyncpg.Connection, call: Call, revision: str) -> bool:
+async def _alone(
+    connection: asyncpg.Connection, call: Call, revision: str, deadline: float | None
+) -> bool:
     """One call; a turn that breaks a rule for trainable ones is kept as an untrainable one."""
     try:
-        queued = await _transaction(connection, [call], revision)
+        queued = await _transaction(connection, [call], revision, deadline)
     except _BAD as error:
         refused = StoreError(f"Postgres refuses the record: {named(error)}")
     else:
@@ -302,7 +323,7 @@ async def _alone(connection: asyncpg.Connection, call: Call, revision: str) -> b
         return queued
     if (lesser := call.untrainable()) is not None:
         with contextlib.suppress(*_BAD):
-            queued = await _transaction(connection, [lesser], revision)
+            queued = await _transaction(connection, [lesser], revision, deadline)
             log.warning("turn_untrainable", reason="length_mismatch", error=refused.message)
             call.settle()
             return queued
@@ -311,20 +332,23 @@ async def _alone(connection: asyncpg.Connection, call: Call, revision: str) -> b
 
 
 async def _transaction(
-    connection: asyncpg.Connection, calls: Sequence[Call], revision: str
+    connection: asyncpg.Connection, calls: Sequence[Call], revision: str, deadline: float | None
 ) -> bool:
     """Commit or roll back. A lost connection is left as it is, for nothing to wait on it."""
-    for _ in range(_TRIES - 1):
-        with contextlib.suppress(asyncpg.TransactionRollbackError):
-            return await _once(connection, calls, revision)
-    return await _once(connection, calls, revision)
-
-
-async def _once(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:
-    try:
-        return await store_at_once(connection, calls, revision)
-    except Apart:
-        return await _step_by_step(connection, calls, revision)
+    now, tries = asyncio.get_running_loop().time, _TRIES
+    while True:
+        tries -= 1
+        try:
+            try:
+                # Of one statement asyncpg itself watches the time, for less.
+                timeout_s = None if deadline is None else deadline - now()
+                return await store_at_once(connection, calls, revision, timeout_s)
+            except Apart:
+                async with asyncio.timeout_at(deadline):
+                    return await _step_by_step(connection, calls, revision)
+        except asyncpg.TransactionRollbackError:
+            if not tries:
+                raise
 
 
 async def _step_by_step(
