@@ -45,15 +45,16 @@ async def store_at_once(
         turns += call.turns
         states += call.next_states
     if not states:
-        sql, values = statements.TURNS_AT_ONCE, (_document(sessions), _document(turns))
+        sql = statements.TURNS_AT_ONCE
+        values = document(map(_ROW, sessions)), document(map(_ROW, turns))
     else:
         stored = {turn.id for turn, _ in turns}
         if any(state.turn_id in stored for state, _ in states):
             raise Apart
-        following = _document(_first(states))
+        following = document(map(_ROW, _first(states)))
         if sessions or turns:
             sql = statements.ALL_AT_ONCE
-            values = (_document(sessions), _document(turns), following)
+            values = document(map(_ROW, sessions)), document(map(_ROW, turns)), following
         else:
             sql, values = statements.NEXT_STATES_AT_ONCE, (following,)
     try:
@@ -67,14 +68,14 @@ async def store(connection: asyncpg.Connection, calls: Sequence[Call], revision:
     renamed = await _sessions(connection, calls)
     turns = [_moved(pair, renamed) for call in calls for pair in call.turns]
     if turns:
-        rows = _document(turns)
+        rows = document(map(_ROW, turns))
         await connection.execute(statements.INSERT_TURNS[revision], rows)
         await connection.execute(statements.INSERT_ECHOES, rows)
     queued = False
     states = _first([pair for call in calls for pair in call.next_states])
     if states:
         sql = statements.INSERT_NEXT_STATES[revision]
-        queued |= bool(await connection.fetch(sql, _document(states)))
+        queued |= bool(await connection.fetch(sql, document(map(_ROW, states))))
     if feedback := [row for call in calls for _, row in call.feedback]:
         sql = statements.INSERT_FEEDBACK[revision]
         queued |= bool(await connection.fetch(sql, document(feedback)))
@@ -96,10 +97,6 @@ def _first(states: Iterable[tuple[NextState, bytes]]) -> list[tuple[NextState, b
     for pair in states:
         first.setdefault(pair[0].turn_id, pair)
     return [first[turn_id] for turn_id in sorted(first)]
-
-
-def _document(pairs: Iterable[tuple[object, bytes]]) -> str:
-    return document(map(_ROW, pairs))
 
 
 def _seen(calls: Iterable[Call]) -> dict[UUID, float]:

@@ -48,8 +48,11 @@ class Call:
             match record:
                 case SessionRecord():
                     self.sessions.append(pair := SESSIONS.prepared(record))
+                case TurnRecord() if record.trainable and not finite(record.logprobs):
+                    lesser = _given_up(record, "logprob_not_finite")
+                    self.turns.append(pair := TURNS.prepared(lesser))
                 case TurnRecord():
-                    self.turns.append(pair := TURNS.prepared(_honest(record)))
+                    self.turns.append(pair := TURNS.prepared(record))
                 case NextState():
                     self.next_states.append(pair := NEXT_STATES.prepared(record))
                 case FeedbackRecord():
@@ -72,7 +75,7 @@ class Call:
             return None
         return Call(
             tuple(
-                replace(record, trainable=False, untrainable_reason="length_mismatch")
+                _given_up(record, "length_mismatch")
                 if isinstance(record, TurnRecord) and record.trainable
                 else record
                 for record in self.records
@@ -91,8 +94,6 @@ class Call:
             self.done.set_exception(error)
 
 
-def _honest(turn: TurnRecord) -> TurnRecord:
-    """A turn whose log-probabilities are not all finite is never trained on."""
-    if turn.trainable and not finite(turn.logprobs):
-        return replace(turn, trainable=False, untrainable_reason="logprob_not_finite")
-    return turn
+def _given_up(turn: TurnRecord, reason: str) -> TurnRecord:
+    """The same turn, which is never trained on."""
+    return replace(turn, trainable=False, untrainable_reason=reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -98,6 +99,7 @@ FIND_CANDIDATES = _CANDIDATES.format(
 
 #: The row of what is wanted, and who waits for it.
 _Asked = tuple[bytes, asyncio.Future[list[Candidate]]]
+_ROW = itemgetter(0)
 
 
 class _Row(msgspec.Struct, omit_defaults=True, gc=False):
@@ -141,17 +143,16 @@ class Candidates:
         #: Whether one that was called has not begun yet: it will take all that waits.
         self._called = False
 
-    async def find(self, tenant_id: UUID, wanted: Wanted) -> list[Candidate]:
+    def find(self, tenant_id: UUID, wanted: Wanted) -> asyncio.Future[list[Candidate]]:
         """Stored turns by any of what is wanted, the deepest first, the newest first.
 
-        Raises StoreUnavailable.
+        Raises StoreUnavailable to who awaits it.
         """
-        found = asyncio.get_running_loop().create_future()
+        found: asyncio.Future[list[Candidate]] = asyncio.get_running_loop().create_future()
         self._waiting.append((wanted_row(tenant_id, wanted), found))
         if not self._called:
             self._call()
-        answer: list[Candidate] = await found
-        return answer
+        return found
 
     def _call(self) -> None:
         """Have one more look, if any more may."""
@@ -183,7 +184,7 @@ class Candidates:
                 try:
                     rows = await self._database.look_up(
                         FIND_CANDIDATES,
-                        document([row for row, _ in asked]),
+                        document(map(_ROW, asked)),
                         timeout_s=self._patience_s,
                     )
                     _tell(asked, rows)

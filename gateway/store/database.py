@@ -47,6 +47,8 @@ class Database:
         self._application = application
         self._tasks: set[asyncio.Task[None]] = set()
         self._lookups = Lookups(self.connect)
+        #: `fetch` of a few rows by their keys, planned once and for good.
+        self.look_up = self._lookups.fetch
 
     @classmethod
     async def open(cls, settings: DatabaseSettings, url: str, *, application: str) -> Self:
@@ -119,12 +121,6 @@ class Database:
     ) -> list[asyncpg.Record]:
         async with self.acquire() as connection:
             return await connection.fetch(sql, *values, timeout=timeout_s)
-
-    def look_up(
-        self, sql: str, *values: object, timeout_s: float
-    ) -> Coroutine[None, None, list[asyncpg.Record]]:
-        """`fetch` of a few rows by their keys, planned once and for good."""
-        return self._lookups.fetch(sql, *values, timeout_s=timeout_s)
 
     async def fetchrow(
         self, sql: str, *values: object, timeout_s: float | None = None

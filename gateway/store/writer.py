@@ -136,7 +136,8 @@ class TurnWriter:
 
     async def _write_on(self) -> None:
         while True:
-            if calls := self._take():
+            if self._queue:
+                calls = self._take()
                 try:
                     await self._make_durable(calls)
                 except Exception as error:
