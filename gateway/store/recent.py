@@ -6,8 +6,7 @@ Bounded; what it knows is merged into what Postgres says, since a spooled turn i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -125,18 +124,23 @@ class RecentTurns:
         if not stored:
             return more
         found: dict[tuple[int, str | None], Candidate] = {}
+        known: set[int] = set()
         for turn in stored:
             found[turn.turn_id.int, turn.echo] = self._known(turn)
-        known = {turn_id for turn_id, _ in found}
-        return [*found.values(), *(turn for turn in more if turn.turn_id.int not in known)]
+            known.add(turn.turn_id.int)
+        return [*found.values()] + [turn for turn in more if turn.turn_id.int not in known]
 
-    def _of(self, tenant_id: UUID, key: _Key) -> Iterable[Candidate]:
-        same = self._by_key.get(key)
-        if same is None:
+    def _of(self, tenant_id: UUID, key: _Key) -> Sequence[Candidate]:
+        """The newest of a tenant that have a key."""
+        if key not in self._by_key:
             return ()
-        tenant = tenant_id.int
-        own = (kept for kept in reversed(same) if kept.tenant_id.int == tenant)
-        return [self._known(kept.turn) for kept in islice(own, _MOST_OF_A_KEY)]
+        own: list[Candidate] = []
+        for kept in reversed(self._by_key[key]):
+            if kept.tenant_id.int == tenant_id.int:
+                own.append(self._known(kept.turn))
+                if len(own) == _MOST_OF_A_KEY:
+                    break
+        return own
 
     def _known(self, turn: Candidate) -> Candidate:
         """With what is known here of its being continued."""
