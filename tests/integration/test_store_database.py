@@ -58,3 +58,41 @@ async def test_a_look_up_that_is_cut_off_is_nobody_elses(database: Database):
         *(database.look_up("SELECT $1::int AS number", n, timeout_s=10) for n in range(20))
     )
     assert [rows[0]["number"] for rows in found] == list(range(20))
+
+
+async def test_who_gives_up_waiting_for_a_look_up_takes_nobodys_place(database: Database):
+    async def sleeping(seconds: float) -> None:
+        await database.look_up("SELECT pg_sleep($1)", seconds, timeout_s=60)
+
+    busy = [asyncio.create_task(sleeping(seconds)) for seconds in (1, 1, 1)]
+
+    async def cut_off() -> None:
+        await sleeping(0.5)
+        # It has been given this place, and does not know yet.
+        handed.cancel()
+
+    busy.append(asyncio.create_task(cut_off()))
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailable):
+        await database.look_up("SELECT 1", timeout_s=0.05)
+    handed = asyncio.create_task(sleeping(60))
+    patient = asyncio.create_task(database.look_up("SELECT 1 AS one", timeout_s=60))
+    assert (await patient)[0]["one"] == 1
+    await asyncio.gather(*busy)
+    assert handed.cancelled()
+    # As many look at once as before.
+    busy = [asyncio.create_task(sleeping(0.5)) for _ in range(5)]
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = $1"
+    found = 0
+    while not all(task.done() for task in busy):
+        found = max(found, await database.fetchval(sql, "SELECT pg_sleep($1)"))
+    assert found == 4
+
+
+async def test_a_look_up_outlives_a_change_of_what_it_reads(database: Database):
+    await database.execute("CREATE TABLE told (word text)")
+    await database.execute("INSERT INTO told VALUES ('7')")
+    sql = "SELECT word FROM told"
+    assert (await database.look_up(sql, timeout_s=10))[0]["word"] == "7"
+    await database.execute("ALTER TABLE told ALTER word TYPE int USING word::int")
+    assert (await database.look_up(sql, timeout_s=10))[0]["word"] == 7

@@ -461,6 +461,21 @@ async def test_a_hanging_table_costs_no_more_than_the_patience(parts: Parts, dat
     await impatient.close()
 
 
+async def test_a_look_up_does_not_outlive_the_database(parts: Parts, database_url: str):
+    database, _, _ = parts
+    closed = await Database.open(database.settings, database_url, application="test")
+    turns = TurnStore(closed, 10)
+    wanted = Wanted(chains=[digest("x")])
+    assert await turns.find_candidates(new_id(), wanted) == []
+    async with database.transaction() as connection:
+        await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
+        asked = [asyncio.create_task(turns.find_candidates(new_id(), wanted)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        await closed.close()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(each) for each in found} == {StoreUnavailable}
+
+
 async def test_names_that_postgres_cannot_hold_are_found_as_they_were_stored(parts: Parts):
     _, writer, turns = parts
     one = session(external_id="a\0b")

@@ -20,12 +20,13 @@ from gateway.config import DatabaseSettings
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.local.postgres import EmbeddedPostgres
 from gateway.records import FeedbackRecord, Sampling, TurnKind, new_id
+from gateway.store.calls import Call
 from gateway.store.database import Database, migrate
 from gateway.store.lookups import PLANNER
 from gateway.store.packing import unpack_ids, unpack_logprobs
 from gateway.store.spool import Spool
 from gateway.store.statements import ALL_AT_ONCE, NEXT_STATES_AT_ONCE, TURNS_AT_ONCE
-from gateway.store.writer import TurnWriter
+from gateway.store.writer import TurnWriter, write
 from tests.factories import next_state, session, turn
 
 
@@ -97,6 +98,36 @@ async def test_what_tells_retries_apart_and_what_clients_echo_is_stored_once(wri
         (one.tenant_id, "call-a", called.id),
         (one.tenant_id, "call-b", called.id),
     ]
+
+
+async def test_what_clients_echo_is_stored_in_one_order_and_as_it_can_be(writing):
+    database, writer = writing
+    one = session()
+    ids = sorted((new_id(), new_id()))
+    first = turn(one, id=ids[0], echoes=("b\0", "é", "a", "B"))
+    second = turn(one, id=ids[1], echoes=("a", "\ud800", "a"))
+    await writer.commit(one, second, first)
+    rows = await database.fetch("SELECT id, turn_id FROM echoes ORDER BY ctid")
+    # By code points, whatever the database sorts by; then in the order of their ids.
+    assert [tuple(row) for row in rows] == [
+        ("?", second.id),
+        ("B", first.id),
+        ("a", first.id),
+        ("a", second.id),
+        ("b\ufffd", first.id),
+        ("é", first.id),
+    ]
+
+
+async def test_a_new_session_is_seen_when_its_last_turn_is(writing):
+    database, writer = writing
+    one, other = session(seen_at=1000.0), session(seen_at=5000.0)
+    turns = [turn(one, created_at=at) for at in (2000.0, 3000.5, 1500.0)]
+    await writer.commit(one, *turns, other, turn(other, created_at=4000.0))
+    rows = await database.fetch(
+        "SELECT id, extract(epoch FROM last_seen)::float8 AS at FROM sessions"
+    )
+    assert {row["id"]: row["at"] for row in rows} == {one.id: 3000.5, other.id: 5000.0}
 
 
 async def test_a_commit_that_is_repeated_changes_nothing(writing):
@@ -478,6 +509,16 @@ async def test_a_hanging_postgres_is_waited_for_no_longer_than_allowed(
     await database.close()
 
 
+async def test_nothing_is_sent_past_a_deadline(database: Database):
+    connection = await database.connect(**PLANNER)
+    one = session()
+    for records in ((one,), (one, first := turn(one), next_state(first))):
+        with pytest.raises(TimeoutError):
+            await write(connection, [Call(records)], database.revision, 0.0)
+    await connection.close()
+    assert await count(database, "sessions") == 0
+
+
 async def test_a_stopped_backend_is_cut_off(database_url: str, tmp_path: Path):
     settings = DatabaseSettings(spool=tmp_path, commit_timeout_s=2.0)
     database = await Database.open(settings, database_url, application="test")
@@ -596,7 +637,7 @@ import asyncio, sys
 from pathlib import Path
 from gateway.config import DatabaseSettings
 from gateway.store.database import Database
-from gateway.store.writer import TurnWriter
+from gateway.store.writer import TurnWriter, write
 from tests.factories import session, turn
 
 async def main():
