@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gateway.records import NextState, SessionRecord, TurnKind, TurnRecord
 from gateway.store import statements
 from gateway.store.calls import Call
+from gateway.store.direct import DirectConnection
 from gateway.store.rows import TURNS
 from gateway.store.table import document
 
@@ -24,7 +25,7 @@ class Apart(Exception):
 
 
 async def store_at_once(
-    connection: asyncpg.Connection,
+    connection: DirectConnection,
     calls: Sequence[Call],
     revision: str,
     timeout_s: float | None = None,
@@ -58,9 +59,10 @@ async def store_at_once(
         else:
             sql, values = statements.NEXT_STATES_AT_ONCE, (following,)
     try:
-        return bool(await connection.fetchval(sql[revision], *values, timeout=timeout_s))
+        rows = await connection.ask(sql[revision], *values, timeout_s=timeout_s)
     except asyncpg.DivisionByZeroError:
         raise Apart from None
+    return bool(rows and rows[0][0])
 
 
 async def store(connection: asyncpg.Connection, calls: Sequence[Call], revision: str) -> bool:

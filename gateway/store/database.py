@@ -15,6 +15,7 @@ import msgspec
 from gateway.config import DatabaseSettings
 from gateway.errors import RevisionMismatch, StoreError, StoreUnavailable
 from gateway.store.away import AWAY, unavailable
+from gateway.store.direct import DirectConnection
 from gateway.store.lookups import Lookups
 from gateway.telemetry import get_logger
 
@@ -64,6 +65,7 @@ class Database:
                     timeout=timeout,
                     command_timeout=timeout,
                     init=_codecs,
+                    connection_class=DirectConnection,
                     reset=_nothing,
                     server_settings=_server_settings(settings, application),
                 )
@@ -86,7 +88,7 @@ class Database:
         except AWAY:
             self.pool.terminate()
 
-    async def connect(self, **settings: str) -> asyncpg.Connection:
+    async def connect(self, **settings: str) -> DirectConnection:
         """A connection outside the pool, for one that is held for long, with its own settings."""
         with unavailable():
             connection = await asyncpg.connect(
@@ -94,6 +96,7 @@ class Database:
                 timeout=self.settings.command_timeout_s,
                 command_timeout=self.settings.command_timeout_s,
                 server_settings=_server_settings(self.settings, self._application) | settings,
+                connection_class=DirectConnection,
             )
             await _codecs(connection)
         return connection

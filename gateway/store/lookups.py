@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 
 from gateway.store.away import AWAY, unreachable
+from gateway.store.direct import DirectConnection
 
 #: Indexes are used whatever statistics say, and a statement is planned once a connection: a plan
 #: that suited empty tables would otherwise read all of a full one.
@@ -20,13 +21,13 @@ PLANNER = {
 _SIZE = 4
 
 #: A place for a connection: None while there is none, or none that is of any use.
-_Place = asyncpg.Connection | None
+_Place = DirectConnection | None
 
 
 class Lookups:
     """A few connections, lent for one query each. `connect` makes one with settings."""
 
-    def __init__(self, connect: Callable[..., Awaitable[asyncpg.Connection]]) -> None:
+    def __init__(self, connect: Callable[..., Awaitable[DirectConnection]]) -> None:
         self._connect = connect
         #: What nobody has, the one that was used last at the end.
         self._free: list[_Place] = [None] * _SIZE
@@ -50,7 +51,7 @@ class Lookups:
                 timeout_s = until - loop.time()
             place: _Place = connection
             try:
-                return await connection.fetch(sql, *values, timeout=timeout_s)
+                return await connection.ask(sql, *values, timeout_s=timeout_s)
             except asyncpg.PostgresError:
                 raise
             except BaseException:
@@ -69,7 +70,7 @@ class Lookups:
             if connection is not None:
                 connection.terminate()
 
-    async def _lent(self) -> asyncpg.Connection:
+    async def _lent(self) -> DirectConnection:
         """A connection for whoever is next, made where there is none."""
         place = self._free.pop() if self._free else await self._turn()
         if place is not None and not place.is_closed():

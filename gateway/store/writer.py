@@ -20,6 +20,7 @@ from gateway.store.away import AWAY
 from gateway.store.batch import Apart, store, store_at_once
 from gateway.store.calls import Call
 from gateway.store.database import Database
+from gateway.store.direct import DirectConnection
 from gateway.store.erasures import erased_among, not_erased
 from gateway.store.expiry import take_marks_back
 from gateway.store.frames import Storable, decode, encode
@@ -63,7 +64,7 @@ class TurnWriter:
         self._pending = asyncio.Event()
         self._queued = asyncio.Event()
         self._closing = False
-        self._connection: asyncpg.Connection | None = None
+        self._connection: DirectConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -182,7 +183,7 @@ class TurnWriter:
                 return
         await self._set_aside([call for call in calls if not call.settled])
 
-    async def _connect(self, deadline: float) -> asyncpg.Connection:
+    async def _connect(self, deadline: float) -> DirectConnection:
         async with asyncio.timeout_at(deadline):
             self._connection = await self._database.connect(**PLANNER)
         return self._connection
@@ -259,7 +260,7 @@ class TurnWriter:
         finally:
             connection.terminate()
 
-    async def _replay(self, connection: asyncpg.Connection, payloads: Sequence[bytes]) -> None:
+    async def _replay(self, connection: DirectConnection, payloads: Sequence[bytes]) -> None:
         calls: list[Call] = []
         for payload in payloads:
             try:
@@ -289,7 +290,7 @@ def _records(payload: bytes) -> tuple[Storable, ...]:
 
 
 async def write(
-    connection: asyncpg.Connection,
+    connection: DirectConnection,
     calls: Sequence[Call],
     revision: str,
     deadline: float | None = None,
@@ -312,7 +313,7 @@ async def write(
 
 
 async def _alone(
-    connection: asyncpg.Connection, call: Call, revision: str, deadline: float | None
+    connection: DirectConnection, call: Call, revision: str, deadline: float | None
 ) -> bool:
     """One call; a turn that breaks a rule for trainable ones is kept as an untrainable one."""
     try:
@@ -333,7 +334,7 @@ async def _alone(
 
 
 async def _transaction(
-    connection: asyncpg.Connection, calls: Sequence[Call], revision: str, deadline: float | None
+    connection: DirectConnection, calls: Sequence[Call], revision: str, deadline: float | None
 ) -> bool:
     """Commit or roll back. A lost connection is left as it is, for nothing to wait on it."""
     now, tries = asyncio.get_running_loop().time, _TRIES

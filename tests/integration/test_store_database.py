@@ -10,6 +10,7 @@ import pytest
 from gateway.config import DatabaseSettings
 from gateway.errors import StoreUnavailable
 from gateway.store.database import Database
+from gateway.store.direct import DirectConnection
 
 
 async def test_json_goes_both_ways(database: Database):
@@ -96,3 +97,20 @@ async def test_a_look_up_outlives_a_change_of_what_it_reads(database: Database):
     assert (await database.look_up(sql, timeout_s=10))[0]["word"] == "7"
     await database.execute("ALTER TABLE told ALTER word TYPE int USING word::int")
     assert (await database.look_up(sql, timeout_s=10))[0]["word"] == 7
+
+
+async def test_what_is_asked_again_is_asked_past_asyncpgs_layers(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+):
+    connection = await database.connect()
+    sql = "SELECT $1::int AS number"
+    assert (await connection.ask(sql, 1))[0]["number"] == 1
+    with monkeypatch.context() as patch:
+        # Of a release that is not known to be called so, this says that it has to be looked at.
+        patch.setattr(DirectConnection, "fetch", None)
+        assert (await connection.ask(sql, 2))[0]["number"] == 2
+    with pytest.raises(TimeoutError):
+        await connection.ask("SELECT pg_sleep($1)", 60, timeout_s=0.1)
+    connection.terminate()
+    with pytest.raises(asyncpg.InterfaceError):
+        await connection.ask(sql, 3)
