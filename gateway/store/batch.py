@@ -70,9 +70,10 @@ async def store(connection: asyncpg.Connection, calls: Sequence[Call], revision:
     renamed = await _sessions(connection, calls)
     turns = [_moved(pair, renamed) for call in calls for pair in call.turns]
     if turns:
-        rows = document(map(_ROW, turns))
-        await connection.execute(statements.INSERT_TURNS[revision], rows)
-        await connection.execute(statements.INSERT_ECHOES, rows)
+        sql = statements.INSERT_TURNS[revision]
+        await connection.execute(sql, document(map(_ROW, turns)))
+    if echoed := [row for turn, row in turns if turn.echoes]:
+        await connection.execute(statements.INSERT_ECHOES, document(echoed))
     queued = False
     states = _first([pair for call in calls for pair in call.next_states])
     if states:

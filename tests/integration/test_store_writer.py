@@ -100,13 +100,14 @@ async def test_what_tells_retries_apart_and_what_clients_echo_is_stored_once(wri
     ]
 
 
-async def test_what_clients_echo_is_stored_in_one_order_and_as_it_can_be(writing):
+@pytest.mark.parametrize("apart", [False, True])
+async def test_what_clients_echo_is_stored_in_one_order_and_as_it_can_be(writing, apart: bool):
     database, writer = writing
     one = session()
     ids = sorted((new_id(), new_id()))
     first = turn(one, id=ids[0], echoes=("b\0", "é", "a", "B"))
     second = turn(one, id=ids[1], echoes=("a", "\ud800", "a"))
-    await writer.commit(one, second, first)
+    await writer.commit(one, second, first, *[next_state(first)] * apart)
     rows = await database.fetch("SELECT id, turn_id FROM echoes ORDER BY ctid")
     # By code points, whatever the database sorts by; then in the order of their ids.
     assert [tuple(row) for row in rows] == [
@@ -637,7 +638,7 @@ import asyncio, sys
 from pathlib import Path
 from gateway.config import DatabaseSettings
 from gateway.store.database import Database
-from gateway.store.writer import TurnWriter, write
+from gateway.store.writer import TurnWriter
 from tests.factories import session, turn
 
 async def main():
