@@ -27,6 +27,7 @@ class Health:
 
     def __init__(self, engine: Answers) -> None:
         self._asked = engine
+        self.name = engine.name
         self.healthy = False
         #: No new request is to go there.
         self.draining = False
@@ -34,10 +35,6 @@ class Health:
         self.error: str | None = None
         self.wake = asyncio.Event()
         self._silences = 0
-
-    @property
-    def name(self) -> str:
-        return self._asked.name
 
     def drain(self, draining: bool) -> None:
         """Whether the engine is to get no new request. What runs there ends there."""

@@ -105,14 +105,20 @@ class EnginePool:
 
     def context_length(self, configured: int) -> int:
         """The least of `configured` and those that the engines have told so far."""
-        told = (member.status.context_length for member in self._members if member.status)
-        return min([configured, *(length for length in told if length is not None)])
+        least = configured
+        for member in self._members:
+            if member.status is not None and member.status.context_length is not None:
+                least = min(least, member.status.context_length)
+        return least
 
     @property
     def kept_most(self) -> int:
         """To how many ids sampling may be cut, so that some engine still tells which they are."""
-        told = (member.status.kept_most for member in self._members if member.status)
-        return max(told, default=0)
+        most = 0
+        for member in self._members:
+            if member.status is not None and member.status.kept_most > most:
+                most = member.status.kept_most
+        return most
 
     def describe(self) -> list[dict[str, Any]]:
         """Each engine, with the `requests` that run there now."""
@@ -207,11 +213,23 @@ class EnginePool:
         where some engine has that, else the newest that one has. `exclude` are names of engines.
         Raises EngineUnavailable where there is none.
         """
+        chosen = self._chosen(lineage_id, session_key, exclude)
+        if chosen is None:
+            raise EngineUnavailable(self._why_none(), engine="pool")
+        return chosen
+
+    def _chosen(
+        self, lineage_id: UUID, session_key: str, exclude: Collection[str] = ()
+    ) -> tuple[Engine, PolicyRef] | None:
+        """What `choose` gives, None where there is none."""
         key = session_key or any_key()
         served = self._wanted.get(lineage_id)
-        best = self._canaries(lineage_id, served, key, exclude)
+        best: list[tuple[Member, PolicyRef]] = []
+        if served is not None and served.canary is not None:
+            best = self._canaries(lineage_id, served, served.canary, key, exclude)
+        best = best or self._ready(lineage_id, served, exclude)
         if not best:
-            best = self._ready(lineage_id, served, exclude)
+            return None
         if len(best) == 1:
             member, policy = best[0]
         else:
@@ -219,11 +237,13 @@ class EnginePool:
         return member.engine, policy
 
     def _canaries(
-        self, lineage_id: UUID, served: Served | None, key: str, exclude: Collection[str]
+        self,
+        lineage_id: UUID,
+        served: Served,
+        canary: PolicyRef,
+        key: str,
+        exclude: Collection[str],
     ) -> list[tuple[Member, PolicyRef]]:
-        canary = served.canary if served is not None else None
-        if served is None or canary is None:
-            return []
         if not in_share(served.share, f"{lineage_id.hex}-v{canary.version}", key):
             return []
         return [
@@ -238,16 +258,18 @@ class EnginePool:
     def _ready(
         self, lineage_id: UUID, served: Served | None, exclude: Collection[str]
     ) -> list[tuple[Member, PolicyRef]]:
-        ready = [
-            (member, member.serving[lineage_id])
-            for member in self._members
-            if member.healthy
-            and not member.draining
-            and lineage_id in member.serving
-            and member.name not in exclude
-        ]
-        if not ready:
-            raise EngineUnavailable(self._why_none(), engine="pool")
+        ready: list[tuple[Member, PolicyRef]] = []
+        for member in self._members:
+            policy = member.serving.get(lineage_id)
+            if (
+                policy is not None
+                and member.healthy
+                and not member.draining
+                and member.name not in exclude
+            ):
+                ready.append((member, policy))
+        if len(ready) < 2:
+            return ready
         # Where all of them are being moved, a request that does not wait is held by its engine.
         ready = [pair for pair in ready if pair[0].name not in self._moving] or ready
         best = [pair for pair in ready if served is not None and pair[1] == served.live]
@@ -309,7 +331,8 @@ class EnginePool:
         Waits a little for a version that is being loaded. Raises `last` where nothing is left.
         """
         if last is None:
-            return await self._choose_soon(lineage_id, session_key)
+            chosen = None if self._moving else self._chosen(lineage_id, session_key)
+            return chosen or await self._choose_soon(lineage_id, session_key)
         with suppress(EngineUnavailable):
             return self.choose(lineage_id, session_key, failed)
         if not isinstance(last, EngineUnavailable):

@@ -39,6 +39,7 @@ class SglangEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
+        self.name, self.url = settings.name, settings.url
 
         def refusal(status: int, body: bytes) -> EngineError:
             return codec.refusal(status, codec.words(body), settings.name)
@@ -51,14 +52,6 @@ class SglangEngine:
         self._kept_most: int | None = None
         self._loading = Loading(settings.name, self._post, self._get, settings.load_timeout_s)
         self._weights = WholeWeights(settings.name, self._control, self._get, self._loading)
-
-    @property
-    def name(self) -> str:
-        return self._settings.name
-
-    @property
-    def url(self) -> str:
-        return self._settings.url
 
     async def generate(self, request: Generation) -> AsyncGenerator[Chunk, Take | None]:
         """Sample a continuation, see `Engine.generate`.

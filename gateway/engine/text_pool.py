@@ -34,7 +34,10 @@ class TextPool:
     @property
     def ready(self) -> bool:
         """Whether some engine answers that is not drained."""
-        return any(one.healthy and not one.draining for one in self._health.values())
+        ready = False
+        for one in self._health.values():
+            ready = ready or (one.healthy and not one.draining)
+        return ready
 
     def describe(self) -> list[dict[str, Any]]:
         return [
