@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -44,6 +44,25 @@ class Scored:
 Take = Callable[[Chunk], bool]
 
 
+class Chunks(Protocol):
+    """A generation as it is sampled: an async generator, or what costs less than one.
+
+    It begins as the first chunk is waited for, and is over with the last and with any error.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    def __anext__(self) -> Awaitable[Chunk]: ...
+
+    def asend(self, take: Take | None, /) -> Awaitable[Chunk]:
+        """The next chunk, or of an engine that can the next that `take` was not given."""
+        ...
+
+    def aclose(self) -> Awaitable[None]:
+        """Abort what still runs. Closing twice is no error."""
+        ...
+
+
 class Engine(Protocol):
     """One inference server.
 
@@ -54,7 +73,7 @@ class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def generate(self, request: Generation) -> AsyncGenerator[Chunk, Take | None]:
+    def generate(self, request: Generation) -> Chunks:
         """Sample a continuation; chunks as they are sampled, the last one with `finish`.
 
         Of an engine that can, a function that is sent in is given the chunks that follow at the

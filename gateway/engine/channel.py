@@ -33,66 +33,78 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._waits_since = 0.0
+        self._waits_since = self._silence_s = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._parts: list[bytes] = []
         self._held = 0
         #: Takes what arrives at that very moment, with no task between.
         self._take: Callable[[bytes], bool] | None = None
-        self._status = 0
+        #: Of the reply, once its head has come.
+        self.status: int | None = None
         self._lost: str | None = None
-        self._headed = self._delimited = self._complete = False
-        self._discards = self._keeps = False
+        self._complete = self._discards = self._keeps = False
 
     @property
     def alive(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, head: bytes, body: bytes) -> None:
-        """Send a request. The reply before it has been read to its end."""
+    def ask(self, head: bytes, body: bytes, silence_s: float) -> None:
+        """Send a request. The reply before it has been read to its end.
+
+        `silence_s` bounds every wait for something of the reply.
+        """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
-        self._parts, self._held, self._status, self._lost = [], 0, 0, None
-        self._headed = self._delimited = self._complete = False
-        self._discards = self._keeps = False
+        self._parts, self._held, self._silence_s = [], 0, silence_s
+        self.status = self._lost = None
+        self._complete = self._discards = self._keeps = False
         self._transport.writelines((head, body))
 
-    async def status(self, silence_s: float) -> int:
-        """The status of the reply. Raises EngineUnavailable or EngineTimeout."""
-        while not self._headed:
-            await self._more(silence_s)
-        return self._status
+    def more(self) -> asyncio.Future[None]:
+        """What to wait for until something has happened, as `part` does.
 
-    async def part(self, silence_s: float) -> bytes:
-        """What has arrived of the body; empty at its end. Raises as `status` does."""
+        Raises EngineUnavailable, and waiting for it EngineTimeout.
+        """
+        if self._lost is not None:
+            raise EngineUnavailable(f"cannot be reached: {self._lost}", engine=self._engine)
+        self._waiter = self._loop.create_future()
+        self._waits_since = self._loop.time()
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._silence_s, self._look)
+        return self._waiter
+
+    async def part(self) -> bytes:
+        """What has arrived of the body; empty at its end. Raises as `more` does."""
         while not self._parts:
             if self._complete:
                 return b""
-            await self._more(silence_s)
-        return self._taken()
+            await self.more()
+        return self.taken()
 
-    async def pour(self, take: Callable[[bytes], bool], silence_s: float) -> bool:
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
         """Give each part of the body to `take` as it arrives, until that says False.
 
         Whether it did: else the body is at its end. Waking a task for each part would cost more
-        than what is done with it. Raises as `status` does, and what `take` raises.
+        than what is done with it. Raises as `more` does, and what `take` raises.
         """
         while True:
-            if self._parts and not take(self._taken()):
+            if self._parts and not take(self.taken()):
                 return True
             if self._complete and not self._parts:
                 return False
             self._take = take
             try:
-                await self._more(silence_s)
+                await self.more()
             finally:
                 poured, self._take = self._take is None, None
             if poured:
                 return True
 
-    def _taken(self) -> bytes:
-        """What has arrived and was not taken yet."""
+    def taken(self) -> bytes:
+        """What has arrived and was not taken yet, without waiting."""
+        if not self._parts:
+            return b""
         parts, self._parts = self._parts, []
         if self._held > _MOST_HELD and self._transport is not None:
             self._transport.resume_reading()
@@ -115,28 +127,17 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _more(self, silence_s: float) -> asyncio.Future[None]:
-        """What to wait for until something has happened."""
-        if self._lost is not None or not self.alive:
-            raise EngineUnavailable(f"cannot be reached: {self._lost}", engine=self._engine)
-        self._waiter = self._loop.create_future()
-        self._waits_since = self._loop.time()
-        if self._watch is None:
-            self._watch = self._loop.call_later(silence_s, self._look, silence_s)
-        return self._waiter
-
-    def _look(self, silence_s: float) -> None:
+    def _look(self) -> None:
         """End a wait that has taken too long: one timer for many waits, which cost less."""
         self._watch = None
         if self._waiter is None or self._waiter.done():
             return
-        left = self._waits_since + silence_s - self._loop.time()
+        left = self._waits_since + self._silence_s - self._loop.time()
         if left > 0:
-            self._watch = self._loop.call_later(left, self._look, silence_s)
+            self._watch = self._loop.call_later(left, self._look)
         else:
-            self._waiter.set_exception(
-                EngineTimeout(f"no answer in time: silent for {silence_s} s", engine=self._engine)
-            )
+            silence = f"no answer in time: silent for {self._silence_s} s"
+            self._waiter.set_exception(EngineTimeout(silence, engine=self._engine))
 
     def _happened(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -148,7 +149,7 @@ class Channel(asyncio.Protocol):
         # How long it has been silent is counted from here.
         self._waits_since = self._loop.time()
         try:
-            goes_on = take(self._taken())
+            goes_on = take(self.taken())
         except BaseException as error:  # noqa: BLE001 - it is theirs who pour
             self._take = None
             if self._waiter is not None and not self._waiter.done():
@@ -179,7 +180,8 @@ class Channel(asyncio.Protocol):
         for timer in (self._watch, self._deadline):
             if timer is not None:
                 timer.cancel()
-        if self._headed and not self._delimited and exc is None:
+        if self.status is not None and not self._keeps and exc is None:
+            # Without a length a reply ends with its connection.
             self._complete = True
         self._lost = str(exc or "the server closed the connection")
         self._happened()
@@ -199,20 +201,11 @@ class Channel(asyncio.Protocol):
         elif not self._discards:
             self._happened()
 
-    def on_message_complete(self) -> None:
-        assert self._parser is not None
-        # The parser knows at this moment only.
-        self._complete, self._keeps = True, self._parser.should_keep_alive()
-        if self._discards:
-            self._rest()
-
-    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002 - the parser gives it
-        if name.lower() in (b"content-length", b"transfer-encoding"):
-            self._delimited = True
-
     def on_headers_complete(self) -> None:
         assert self._parser is not None
-        self._headed, self._status = True, self._parser.get_status_code()
+        # It is kept only where the head also says where the reply ends.
+        self.status = self._parser.get_status_code()
+        self._keeps = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         if self._discards:
@@ -221,3 +214,8 @@ class Channel(asyncio.Protocol):
         held, self._held = self._held, self._held + len(body)
         if held <= _MOST_HELD < self._held and self._transport is not None:
             self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        if self._discards:
+            self._rest()

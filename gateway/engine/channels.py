@@ -6,9 +6,6 @@ import asyncio
 import ssl
 from base64 import b64encode
 from collections import deque
-from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from gateway.config import EngineSettings
@@ -25,7 +22,7 @@ class Channels:
     def __init__(self, settings: EngineSettings, refusal: Refusal) -> None:
         url = urlsplit(settings.url.rstrip("/"))
         self._name = settings.name
-        self.refusal = refusal
+        self._refusal = refusal
         self._timeout_s = settings.connect_timeout_s
         self._host = url.hostname or ""
         self._port = url.port or _DEFAULT_PORTS.get(url.scheme, 80)
@@ -47,32 +44,54 @@ class Channels:
         """How many connections wait for a request."""
         return len(self._idle)
 
-    def post(
+    async def post(
         self, path: str, body: bytes, silence_s: float, traceparent: str | None = None
-    ) -> Exchange:
-        """A POST to enter with `async with`, which raises what a status other than 200 means.
+    ) -> Channel:
+        """POST; the connection that the reply comes over, which has begun with status 200.
 
-        `silence_s` bounds the wait for the reply and every gap within it. All of it raises
-        EngineUnavailable or EngineTimeout where the network fails.
+        Have it released or aborted in every case. `silence_s` bounds the wait for the reply and
+        every gap within it. Raises what another status means, and EngineUnavailable or
+        EngineTimeout where the network fails, as all that is asked of the connection does.
         """
         traced = "" if traceparent is None else f"traceparent: {traceparent}\r\n"
         head = f"POST {self._path}{path}{self._shared}{traced}Content-Length: {len(body)}\r\n\r\n"
-        return Exchange(self, head.encode("latin-1"), body, silence_s)
+        channel = self._rested() or await self._opened()
+        try:
+            channel.ask(head.encode("latin-1"), body, silence_s)
+            while channel.status is None:
+                await channel.more()
+            if channel.status == 200:
+                return channel
+            said = b""
+            while part := await channel.part():
+                said += part
+        except BaseException:
+            channel.abort()
+            raise
+        channel.release()
+        raise self._refusal(channel.status, said)
 
-    async def open(self) -> Channel:
-        """An idle connection, or a new one."""
+    def _rested(self) -> Channel | None:
+        """An idle connection."""
         if self._closed:
             raise EngineUnavailable("the engine's client is closed", engine=self._name)
-        self._forget()
-        while self._idle:
-            _, channel = self._idle.pop()
+        idle, since = self._idle, asyncio.get_running_loop().time() - KEEPALIVE_S
+        while idle and idle[0][0] < since:
+            # The server is about to close it, or has.
+            idle.popleft()[1].abort()
+        while idle:
+            _, channel = idle.pop()
             if channel.alive:
                 return channel
+        return None
+
+    async def _opened(self) -> Channel:
+        """A new connection."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
                 _, channel = await loop.create_connection(
-                    lambda: Channel(self._name, self._rested), self._host, self._port, ssl=self._tls
+                    lambda: Channel(self._name, self._keep), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError as error:
             raise EngineUnavailable("cannot connect in time", engine=self._name) from error
@@ -86,64 +105,9 @@ class Channels:
         while self._idle:
             self._idle.pop()[1].abort()
 
-    def _rested(self, channel: Channel) -> None:
+    def _keep(self, channel: Channel) -> None:
+        """It can serve another request."""
         if self._closed:
             channel.abort()
         else:
             self._idle.append((asyncio.get_running_loop().time(), channel))
-
-    def _forget(self) -> None:
-        """Close connections that the server is about to close, and drop those that it has."""
-        since = asyncio.get_running_loop().time() - KEEPALIVE_S
-        while self._idle and (self._idle[0][0] < since or not self._idle[0][1].alive):
-            self._idle.popleft()[1].abort()
-
-
-class Exchange:
-    """One reply. Leaving before `settled` is set closes the connection under it."""
-
-    def __init__(self, channels: Channels, head: bytes, body: bytes, silence_s: float) -> None:
-        self._channels = channels
-        self._head, self._body = head, body
-        self._silence_s = silence_s
-        self._channel: Channel | None = None
-        #: Nothing that matters follows: the rest is read beside, and the connection kept.
-        self.settled = False
-
-    async def __aenter__(self) -> Self:
-        self._channel = channel = await self._channels.open()
-        said = b""
-        try:
-            channel.ask(self._head, self._body)
-            status = await channel.status(self._silence_s)
-            if status == 200:
-                return self
-            while part := await self.part():
-                said += part
-        except BaseException:
-            channel.abort()
-            raise
-        channel.release()
-        raise self._channels.refusal(status, said)
-
-    def part(self) -> Coroutine[None, None, bytes]:
-        """What has arrived of the body; empty at its end."""
-        assert self._channel is not None
-        return self._channel.part(self._silence_s)
-
-    def pour(self, take: Callable[[bytes], bool]) -> Coroutine[None, None, bool]:
-        """Give each part to `take` as it arrives, until that says False; whether it did."""
-        assert self._channel is not None
-        return self._channel.pour(take, self._silence_s)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._channel is not None
-        if self.settled:
-            self._channel.release()
-        else:
-            self._channel.abort()

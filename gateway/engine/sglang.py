@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ import msgspec
 
 from gateway.config import EngineSettings
 from gateway.engine import codec, scoring
-from gateway.engine.base import Bucket, EngineStatus, Group, Scored, Take
+from gateway.engine.base import Bucket, EngineStatus, Group, Scored
+from gateway.engine.channel import Channel
 from gateway.engine.channels import Channels
 from gateway.engine.http import EngineClient
 from gateway.engine.loading import Loading
-from gateway.engine.reply_reader import ReplyReader
+from gateway.engine.reply import Reply
 from gateway.engine.whole_weights import IN_DOUBT, WholeWeights
 from gateway.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
-from gateway.records import Chunk, Generation, PolicyKind, PolicyRef, first_outside, new_id
+from gateway.records import Generation, PolicyKind, PolicyRef, first_outside, new_id
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -53,7 +54,7 @@ class SglangEngine:
         self._loading = Loading(settings.name, self._post, self._get, settings.load_timeout_s)
         self._weights = WholeWeights(settings.name, self._control, self._get, self._loading)
 
-    async def generate(self, request: Generation) -> AsyncGenerator[Chunk, Take | None]:
+    def generate(self, request: Generation) -> Reply:
         """Sample a continuation, see `Engine.generate`.
 
         The server includes the stop token, and every token whose text a stop string touches.
@@ -61,45 +62,24 @@ class SglangEngine:
         never be used again: the server aborts the id once more two seconds after a stream of
         that id ended, even one that it refused as a duplicate.
         """
+        return Reply(self, request)
+
+    def begin(self, request: Generation) -> Awaitable[Channel]:
+        """See `Server.begin`."""
         self._check_vocabulary(request.input_ids)
         try:
             body = codec.generate_body(request, self._kept_most or 0)
         except ValueError as error:
             raise EngineRejected(str(error), engine=self.name) from None
-        settled, ended = True, False
-        try:
-            async with self._channels.post(
-                "/generate", body, self._settings.idle_timeout_s, request.traceparent
-            ) as reply:
-                settled = False
-                reader = ReplyReader(reply, request.policy, self.name)
-                take: Take | None = None
-                while True:
-                    try:
-                        chunk = await reader.next(take)
-                    except EngineTimeout:
-                        # While whole weights are read it says nothing for as long as that takes.
-                        if not await self._held():
-                            raise
-                        continue
-                    settled = ended = reply.settled = chunk.finish is not None
-                    take = yield chunk
-                    if settled:
-                        return
-        except EngineRejected as error:
-            settled = True
-            if self._kept_most and "sampling_mask" in error.message:
-                # It is another server than the one that was asked, and serves it without.
-                self._kept_most = None
-                raise EngineUnavailable(error.message, engine=self.name) from None
-            raise
-        except asyncio.CancelledError:
-            # Also where the server has read the request and not said anything yet.
-            settled = ended
-            raise
-        finally:
-            if not settled:
-                self._abort(request.rid)
+        silence_s = self._settings.idle_timeout_s
+        return self._channels.post("/generate", body, silence_s, request.traceparent)
+
+    def refused(self, error: EngineRejected) -> None:
+        """See `Server.refused`."""
+        if self._kept_most and "sampling_mask" in error.message:
+            # It is another server than the one that was asked, and serves it without.
+            self._kept_most = None
+            raise EngineUnavailable(error.message, engine=self.name) from None
 
     async def score(self, ids: Sequence[int], start: int, policy: PolicyRef) -> list[float]:
         """Log-probabilities [len(ids) - start] of ids[start:] at temperature 1."""
@@ -226,7 +206,7 @@ class SglangEngine:
 
     async def status(self) -> EngineStatus:
         info, models, loads, paused = await asyncio.gather(
-            self._get("/model_info"), self._get("/v1/models"), self._get("/v1/loads"), self._held()
+            self._get("/model_info"), self._get("/v1/models"), self._get("/v1/loads"), self.held()
         )
         cards = models.get("data", [])
         base: dict[str, Any] = next((card for card in cards if card.get("parent") is None), {})
@@ -264,7 +244,7 @@ class SglangEngine:
         except EngineError:
             return None
 
-    async def _held(self) -> bool:
+    async def held(self) -> bool:
         """Whether it is paused. Not by `/health`, which blocks for 20 s then."""
         try:
             await self._client.get("/ready")
@@ -323,7 +303,7 @@ class SglangEngine:
                 f"the reply cannot be read: {error}", engine=self.name
             ) from None
 
-    def _abort(self, rid: str) -> None:
+    def abort(self, rid: str) -> None:
         """Tell the server to stop sampling, without keeping the caller waiting."""
         if self._closed:
             return

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Protocol, Self
 from uuid import UUID
 
 from msgspec.structs import replace
 
-from gateway.engine.base import Engine, Take
+from gateway.engine.base import Chunks, Engine, Take
 from gateway.errors import EngineError, EngineOverloaded, EngineTimeout, EngineUnavailable
 from gateway.records import Chunk, Generation, PolicyRef
 from gateway.telemetry import get_logger
@@ -42,9 +42,12 @@ class Stream:
     """Iterate over its chunks; close it in every case. Closing early aborts the generation.
 
     Until the first chunk another engine is tried when one fails, or the same one where there is
-    no other and it could not be reached. `engine` and `policy` are what serves it, known once it
-    has `started`.
+    no other and it could not be reached.
     """
+
+    #: What serves it, known once it has `started`.
+    engine: Engine
+    policy: PolicyRef
 
     def __init__(
         self, source: Source, request: Request, lineage_id: UUID, session_key: str, *, retries: int
@@ -53,26 +56,12 @@ class Stream:
         self._request = request
         self._lineage_id, self._session_key = lineage_id, session_key
         self._retries = retries
-        self._serving: tuple[Engine, PolicyRef] | None = None
-        self._chunks: AsyncGenerator[Chunk, Take | None] | None = None
+        self._chunks: Chunks | None = None
         self._release: Callable[[], None] | None = None
         self._first: Chunk | None = None
+        #: Whether the first chunk has come.
+        self.started = False
         self._over = False
-
-    @property
-    def started(self) -> bool:
-        """Whether the first chunk has come."""
-        return self._serving is not None
-
-    @property
-    def engine(self) -> Engine:
-        assert self._serving is not None, "the stream has not started"
-        return self._serving[0]
-
-    @property
-    def policy(self) -> PolicyRef:
-        assert self._serving is not None, "the stream has not started"
-        return self._serving[1]
 
     async def start(self) -> None:
         """Wait for the first chunk; iterating does so by itself.
@@ -85,31 +74,28 @@ class Stream:
             engine, policy = await self._source.next_engine(
                 self._lineage_id, self._session_key, failed, last
             )
+            generation = self._request(policy)
+            if attempt:
+                # The engine may still know the id of the attempt that failed.
+                generation = replace(generation, rid=f"{generation.rid}-{attempt}")
+            self._release = self._source.hold(policy, engine.name)
+            self._chunks = engine.generate(generation)
             try:
-                await self._attempt(engine, policy, attempt)
+                self._first = await self._chunks.asend(None)
             except (EngineUnavailable, EngineOverloaded, EngineTimeout) as error:
+                self._let_go()
                 log.warning("attempt_failed", engine=engine.name, error=error.message)
                 self._source.doubt(engine)
                 failed.add(engine.name)
                 last = error
+            except BaseException:
+                self._let_go()
+                raise
             else:
-                self._serving = engine, policy
+                self.engine, self.policy, self.started = engine, policy, True
                 return
         assert last is not None
         raise last
-
-    async def _attempt(self, engine: Engine, policy: PolicyRef, attempt: int) -> None:
-        generation = self._request(policy)
-        if attempt:
-            # The engine may still know the id of the attempt that failed.
-            generation = replace(generation, rid=f"{generation.rid}-{attempt}")
-        self._release = self._source.hold(policy, engine.name)
-        self._chunks = engine.generate(generation)
-        try:
-            self._first = await anext(self._chunks)
-        except BaseException:
-            await self._end()
-            raise
 
     def __aiter__(self) -> Self:
         return self
@@ -136,17 +122,19 @@ class Stream:
     async def aclose(self) -> None:
         """Abort what still runs. Closing twice is no error."""
         self._over = True
-        await self._end()
-
-    async def _end(self) -> None:
         chunks, self._chunks = self._chunks, None
-        release, self._release = self._release, None
         try:
             if chunks is not None:
                 await chunks.aclose()
         finally:
-            if release is not None:
-                release()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """What was begun at an engine is over."""
+        self._chunks = None
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     async def __aenter__(self) -> Self:
         return self

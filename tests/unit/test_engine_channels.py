@@ -10,6 +10,7 @@ import pytest
 
 from gateway.config import EngineSettings
 from gateway.engine import codec
+from gateway.engine.channel import Channel
 from gateway.engine.channels import Channels
 from gateway.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 
@@ -61,12 +62,20 @@ def refusal(status: int, body: bytes) -> EngineError:
     return codec.refusal(status, codec.words(body), "e")
 
 
+async def asked(channels: Channels, silence_s: float = 5.0) -> Channel:
+    return await channels.post("/generate", b"{}", silence_s)
+
+
 async def read(channels: Channels, silence_s: float = 5.0) -> bytes:
     body = b""
-    async with channels.post("/generate", b"{}", silence_s) as reply:
+    reply = await asked(channels, silence_s)
+    try:
         while part := await reply.part():
             body += part
-        reply.settled = True
+    except BaseException:
+        reply.abort()
+        raise
+    reply.release()
     return body
 
 
@@ -129,8 +138,9 @@ async def test_a_refusal_is_read_whole_and_keeps_its_connection() -> None:
 async def test_leaving_before_the_end_closes_the_connection() -> None:
     server = Server(CHUNKED)
     async with serving(server) as channels:
-        async with channels.post("/generate", b"{}", 5.0) as reply:
-            assert await reply.part() == b"ok"
+        reply = await asked(channels)
+        assert await reply.part() == b"ok"
+        reply.abort()
         await asyncio.wait_for(server.left.wait(), 120)
 
 
@@ -138,9 +148,9 @@ async def test_what_is_settled_ends_beside_and_keeps_its_connection() -> None:
     server = Server(CHUNKED + b"0\r\n\r\n")
     async with serving(server) as channels:
         for _ in range(3):
-            async with channels.post("/generate", b"{}", 5.0) as reply:
-                assert await reply.part()
-                reply.settled = True
+            reply = await asked(channels)
+            assert await reply.part()
+            reply.release()
             while not channels.idle:
                 await asyncio.sleep(0)
     assert server.connections == 1
@@ -149,7 +159,8 @@ async def test_what_is_settled_ends_beside_and_keeps_its_connection() -> None:
 async def test_a_long_reply_that_nobody_reads_is_held_back() -> None:
     size = 64 << 20
     server = Server(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
-    async with serving(server) as channels, channels.post("/generate", b"{}", 5.0) as reply:
+    async with serving(server) as channels:
+        reply = await asked(channels)
         first = await reply.part()
         for _ in range(50):
             await asyncio.sleep(0.002)
@@ -159,7 +170,7 @@ async def test_a_long_reply_that_nobody_reads_is_held_back() -> None:
         while part := await reply.part():
             read += len(part)
         assert read == size
-        reply.settled = True
+        reply.release()
 
 
 async def test_nobody_listens() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from gateway.config import EngineSettings
 from gateway.engine import codec
-from gateway.engine.channels import Channels, Exchange
+from gateway.engine.channel import Channel
+from gateway.engine.channels import Channels
 from gateway.errors import EngineError, EngineTimeout, EngineUnavailable
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -47,14 +48,17 @@ class Teller:
 
 
 @asynccontextmanager
-async def asked(silence_s: float = 5.0) -> AsyncIterator[tuple[Teller, Exchange]]:
+async def asked(silence_s: float = 5.0) -> AsyncIterator[tuple[Teller, Channel]]:
     teller = Teller()
     listener = await asyncio.start_server(teller.serve, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     channels = Channels(EngineSettings(url=f"http://127.0.0.1:{port}"), refusal)
     try:
-        async with channels.post("/generate", b"{}", silence_s) as reply:
+        reply = await channels.post("/generate", b"{}", silence_s)
+        try:
             yield teller, reply
+        finally:
+            reply.abort()
     finally:
         channels.close()
         listener.close()

@@ -141,7 +141,7 @@ async def test_silence_is_no_failure_while_whole_weights_are_replaced(
     stream = engine.generate(ask(8))
     chunks = [await anext(stream)]
     await engine._control("/pause_generation", {"mode": "retract"})
-    looks, held = 0, engine._held
+    looks, held = 0, engine.held
 
     async def look() -> bool:
         nonlocal looks
@@ -155,7 +155,7 @@ async def test_silence_is_no_failure_while_whole_weights_are_replaced(
         # However slow this machine is, from then on it is no silence that is looked at.
         return paused or looks > 3
 
-    engine._held = look  # type: ignore[method-assign]
+    engine.held = look  # type: ignore[method-assign]
     chunks += [chunk async for chunk in stream]
     assert ids_of(chunks) == [*range(20, 28)]
     assert looks >= 3
@@ -225,6 +225,24 @@ async def test_a_whole_reply_is_not_aborted_and_its_connection_kept(
             break
     await stream.aclose()
     await engine.status()
+    assert fake_sglang.aborted == []
+
+
+async def test_nothing_follows_a_reply_that_ended_failed_or_was_never_begun(
+    engine: SglangEngine, fake_sglang: FakeSglang
+) -> None:
+    ended, failed, unbegun = (engine.generate(ask()) for _ in range(3))
+    assert [chunk async for chunk in ended][-1].finish
+    await unbegun.aclose()
+    fake_sglang.faults.refuse = (400, "no")
+    with pytest.raises(EngineRejected):
+        await anext(failed)
+    for stream in (ended, failed, unbegun):
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        await stream.aclose()
+    await engine.status()
+    assert len(fake_sglang.requests) == 2
     assert fake_sglang.aborted == []
 
 
