@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import msgspec
+
 from gateway.engine.codec import (
     Event,
-    Meta,
     Reason,
     Span,
-    decode_event,
-    logprob_values,
+    decode,
+    numbers,
     ranked,
     refusal,
+    unreadable,
+    unzipped,
 )
 from gateway.errors import EngineError, EngineUnavailable
 from gateway.records import (
@@ -54,9 +57,13 @@ class ChunkReader:
         """
         try:
             for payload in payloads:
-                event = decode_event(payload, self._engine)
-                if self._finish is None and not self._took_one(event):
+                event = decode(payload)
+                if self._finish is not None:
+                    continue
+                if event.meta_info.finish_reason is not None or not self._took_one(event):
                     self.add(event)
+        except msgspec.DecodeError as error:
+            return unreadable(error, self._engine)
         except EngineError as error:
             return error
         return None
@@ -77,7 +84,7 @@ class ChunkReader:
         return Chunk(
             ids=tuple(ids),
             logprobs=tuple(logprobs),
-            top=tuple(top) if any(top) else (),
+            top=tuple(top) if top and any(top) else (),
             kept=tuple(kept),
             finish=finish,
         )
@@ -95,7 +102,9 @@ class ChunkReader:
         reason = meta.finish_reason
         ids, entries = event.output_ids, meta.output_token_logprobs or []
         places = meta.output_top_logprobs or []
-        kept, among = _kept(meta)
+        # The ids that each token was sampled from, and its log-probability among them.
+        kept = meta.output_token_sampling_mask or []
+        among = meta.output_token_sampling_logprobs or []
         if reason is not None and (reason.status_code or 0) >= 400 and not (self._seen and entries):
             self._finish = self._aborted(reason)
             return
@@ -104,22 +113,25 @@ class ChunkReader:
             places = places[self._seen :]
             kept, among = kept[self._seen :], among[self._seen :]
         self._seen += len(ids)
-        logprobs = among or logprob_values(entries)
+        values, named = unzipped(entries)
+        logprobs = numbers(among) if among else values
         if self._seen != meta.completion_tokens:
             self._note("ids_mismatch")
-        if [token for _, token, _ in entries] != ids:
+        if list(named) != ids:
             self._note("logprob_mismatch")
         elif not all(map(math.isfinite, logprobs)):
             self._note("logprob_not_finite")
         self._ids += ids
         self._logprobs += logprobs
-        self._top += ranked(places) if any(places) else [()] * len(places)
+        self._top += ranked(places) if places else ()
         self._kept += kept
         if reason is not None:
+            # No field of the reply names an adapter: it is the version that the request named.
+            full = self._policy.kind is PolicyKind.FULL
             self._finish = Finish(
                 reason=_REASONS.get(reason.type, FinishReason.ABORT),
                 matched=reason.matched,
-                spans=self._spans(meta.weight_versions or []),
+                spans=self._spans(meta.weight_versions or []) if full else self._whole(),
                 cached_tokens=meta.cached_tokens,
                 prompt_tokens=meta.prompt_tokens,
                 detail=self._detail or reason.message,
@@ -169,13 +181,7 @@ class ChunkReader:
         return (VersionSpan(self._policy.version, 0, self._seen),)
 
     def _spans(self, spans: list[Span]) -> tuple[VersionSpan, ...]:
-        """Which version sampled which tokens.
-
-        The engine's word where weights are swapped whole, the version that the request named
-        otherwise, because no field of the reply names an adapter.
-        """
-        if self._policy.kind is not PolicyKind.FULL:
-            return self._whole()
+        """Which version sampled which tokens, in the engine's word: weights are swapped whole."""
         found = []
         for span in spans:
             if span.end <= span.start:
@@ -194,14 +200,6 @@ class ChunkReader:
             f"the stream ended after {self._seen} tokens, before the generation did",
             engine=self._engine,
         )
-
-
-def _kept(meta: Meta) -> tuple[list[list[int]], list[float]]:
-    """The ids that each token was sampled from, and its log-probability among them."""
-    values = meta.output_token_sampling_logprobs or []
-    return meta.output_token_sampling_mask or [], [
-        math.nan if value is None else value for value in values
-    ]
 
 
 def weight_version(policy: PolicyRef) -> str:

@@ -8,6 +8,7 @@ the two apart in every event.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -59,7 +60,8 @@ class Event(msgspec.Struct):
     error: Failure | None = None
 
 
-_decode_event = msgspec.json.Decoder(Event).decode
+#: An event, or a msgspec.DecodeError to be told of as `unreadable`.
+decode = msgspec.json.Decoder(Event).decode
 encode = msgspec.json.Encoder().encode
 
 #: Keys of `Sampling.grammar`, of which a request has one.
@@ -72,9 +74,14 @@ def decode_event(data: bytes | bytearray | memoryview, engine: str) -> Event:
     Raises EngineUnavailable where it is none of SGLang's.
     """
     try:
-        return _decode_event(data)
+        return decode(data)
     except msgspec.DecodeError as error:
-        raise EngineUnavailable(f"the reply cannot be read: {error}", engine=engine) from None
+        raise unreadable(error, engine) from None
+
+
+def unreadable(error: msgspec.DecodeError, engine: str) -> EngineUnavailable:
+    """What an engine says is none of SGLang's words."""
+    return EngineUnavailable(f"the reply cannot be read: {error}", engine=engine)
 
 
 class EventSplitter:
@@ -87,22 +94,18 @@ class EventSplitter:
         self._pending = b""
 
     def feed(self, part: bytes) -> list[bytes]:
-        if (
-            not self._pending
-            and part.startswith(b"data: {")
-            and part.find(b"\n\n") == len(part) - 2
-        ):
+        if not self._pending and part[:7] == b"data: {" and part.find(b"\n\n") == len(part) - 2:
             # One event and all of it, as nearly every part is.
             return [part[6:-2]]
         *whole, self._pending = (self._pending + part).split(b"\n\n")
         payloads: list[bytes] = []
         for event in whole:
-            if event.startswith(b"data: {"):
+            if event[:7] == b"data: {":
                 payloads.append(event[6:])
-                continue
-            payload = event.strip().removeprefix(b"data:").strip()
-            if payload and payload != b"[DONE]":
-                payloads.append(payload)
+            elif event != b"data: [DONE]":
+                payload = event.strip().removeprefix(b"data:").strip()
+                if payload and payload != b"[DONE]":
+                    payloads.append(payload)
         return payloads
 
 
@@ -130,8 +133,8 @@ def generate_body(request: Generation, kept_most: int = 0) -> bytes:
         body["image_data"] = request.images
     if request.audio:
         body["audio_data"] = request.audio
-    if request.policy.adapter is not None:
-        body["lora_path"] = request.policy.adapter
+    if (adapter := request.policy.adapter) is not None:
+        body["lora_path"] = adapter
     return encode(body)
 
 
@@ -142,17 +145,20 @@ def sampling_params(sampling: Sampling, stop_token_ids: tuple[int, ...]) -> dict
     """
     params: dict[str, Any] = {
         "max_new_tokens": sampling.max_tokens,
-        "temperature": _or(sampling.temperature, 1.0),
-        "top_p": _or(sampling.top_p, 1.0),
+        "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+        "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
         "top_k": sampling.top_k if sampling.top_k and sampling.top_k > 0 else -1,
-        "min_p": _or(sampling.min_p, 0.0),
+        "min_p": 0.0 if sampling.min_p is None else sampling.min_p,
         # Matching a stop string needs the text of special tokens, and nothing may be cut off.
         "skip_special_tokens": False,
         "no_stop_trim": True,
     }
-    for name in ("frequency_penalty", "presence_penalty", "repetition_penalty"):
-        if (value := getattr(sampling, name)) is not None:
-            params[name] = value
+    if sampling.frequency_penalty is not None:
+        params["frequency_penalty"] = sampling.frequency_penalty
+    if sampling.presence_penalty is not None:
+        params["presence_penalty"] = sampling.presence_penalty
+    if sampling.repetition_penalty is not None:
+        params["repetition_penalty"] = sampling.repetition_penalty
     if sampling.logit_bias:
         params["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if sampling.seed is not None:
@@ -161,20 +167,37 @@ def sampling_params(sampling: Sampling, stop_token_ids: tuple[int, ...]) -> dict
         params["stop"] = list(sampling.stop)
     if stop_token_ids:
         params["stop_token_ids"] = list(stop_token_ids)
-    for kind, rule in (sampling.grammar or {}).items():
-        if kind not in _GRAMMARS:
-            raise ValueError(f"unknown kind of grammar {kind!r}")
-        params[kind] = rule if isinstance(rule, str) else encode(rule).decode()
+    if sampling.grammar:
+        params |= _grammar(sampling.grammar)
     return params
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
+def _grammar(rules: Mapping[str, Any]) -> dict[str, str]:
+    for kind in rules:
+        if kind not in _GRAMMARS:
+            raise ValueError(f"unknown kind of grammar {kind!r}")
+    return {
+        kind: rule if isinstance(rule, str) else encode(rule).decode()
+        for kind, rule in rules.items()
+    }
 
 
 def logprob_values(entries: list[TokenLogprob]) -> tuple[float, ...]:
     """The values [n]; not a number where the server had none."""
-    return tuple([math.nan if value is None else value for value, _, _ in entries])
+    return unzipped(entries)[0]
+
+
+def unzipped(entries: list[TokenLogprob]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The values [n], as `logprob_values` has them, and the ids that they are of [n]."""
+    if not entries:
+        return (), ()
+    values, ids, _ = zip(*entries, strict=True)
+    return numbers(values) if None in values else values, ids
+
+
+def numbers(values: Sequence[float | None]) -> tuple[float, ...]:
+    """Values [n]; not a number where the server wrote null."""
+    return tuple([math.nan if value is None else value for value in values])
 
 
 def ranked(places: list[list[TokenLogprob] | None]) -> tuple[Ranked, ...]:
