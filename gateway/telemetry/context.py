@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any
 
 _REQUEST: ContextVar[dict[str, object] | None] = ContextVar("nextstate_request", default=None)
 
+#: What the lines of this request carry; None outside of one.
+carried: Callable[[], dict[str, object] | None] = _REQUEST.get
 
-class _Held(AbstractContextManager[None]):
-    """What `request_context` gives; as a generator it would cost three times as much."""
 
-    def __init__(self, values: dict[str, object]) -> None:
+class request_context:  # noqa: N801 - it reads as what it does, and a generator costs every request
+    """Lines that are logged inside, also by tasks begun there, carry `values`."""
+
+    def __init__(self, **values: object) -> None:
         self._values = values
 
     def __enter__(self) -> None:
@@ -23,14 +24,9 @@ class _Held(AbstractContextManager[None]):
         _REQUEST.reset(self._token)
 
 
-def request_context(**values: object) -> AbstractContextManager[None]:
-    """Lines that are logged inside, also by tasks begun there, carry `values`."""
-    return _Held(values)
-
-
-def own_context() -> AbstractContextManager[None]:
+def own_context() -> request_context:
     """Lines that are logged inside carry what those outside do, and what is bound inside alone."""
-    return _Held(dict(_REQUEST.get() or {}))
+    return request_context(**(carried() or {}))
 
 
 def bind(**values: object) -> None:
@@ -38,11 +34,3 @@ def bind(**values: object) -> None:
     held = _REQUEST.get()
     if held is not None:
         held.update(values)
-
-
-def merge_request(
-    _logger: object, _method: str, event: MutableMapping[str, Any]
-) -> MutableMapping[str, Any]:
-    """The processor: an event's own values win."""
-    held = _REQUEST.get()
-    return event if held is None else {**held, **event}

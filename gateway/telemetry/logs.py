@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
 from structlog.typing import EventDict, Processor
 
 from gateway.config import LogSettings
-from gateway.telemetry.context import merge_request
+from gateway.telemetry.context import carried
 from gateway.telemetry.files import RotatingFile
+from gateway.telemetry.logger import Logger, bound_loggers
 from gateway.telemetry.sampling import Sampling
 from gateway.telemetry.sink import LineSink, Sinks
 
@@ -25,25 +27,34 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 #: Values of several lines that are made here.
 _OURS = frozenset({"exception", "stack"})
 
-#: Methods that are not named as their level is.
-_SAME_LEVEL = {"warn": "warning", "exception": "error"}
+#: The name of a logger, a method's and an event with all that goes with it, to a line.
+Render = Callable[[str, str, EventDict], bytes]
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-class _Lines:
-    """The end of a logger's chain: what was rendered goes to the sink."""
+class _Line:
+    """The only processor: an event, and what goes with it, to a line in one step.
 
-    __slots__ = ("_sink", "name")
+    An event's own values win. Level, logger, time and traceback are as structlog's would be.
+    """
 
-    def __init__(self, sink: Sinks, name: str) -> None:
-        self._sink = sink
-        self.name = name
+    def __init__(self, render: Render, sampling: Sampling | None) -> None:
+        self._render, self._sampling = render, sampling
 
-    def msg(self, line: bytes) -> None:
-        self._sink.put(line)
-
-    debug = info = warning = error = critical = msg
+    def __call__(self, logger: str, method: str, event: EventDict) -> bytes:
+        """Raises DropEvent."""
+        held = carried()
+        if held is not None:
+            event = {**held, **event}
+        if self._sampling is not None:
+            event = self._sampling(logger, method, event)
+        event = structlog.contextvars.merge_contextvars(logger, method, event)
+        event["logger"], event["level"] = logger, method
+        event["timestamp"] = f"{datetime.now(UTC).isoformat()[:-6]}Z"
+        if "exc_info" in event:
+            event = structlog.processors.format_exc_info(logger, method, event)
+        return self._render(logger, method, event)
 
 
 class _StandardLibrary(logging.Handler):
@@ -56,11 +67,11 @@ class _StandardLibrary(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            event: Any = {"event": record.getMessage(), "_record": record}
+            event: Any = {"event": record.getMessage()}
             if record.exc_info:
                 event["exc_info"] = record.exc_info
             for process in self._processors:
-                event = process(None, record.levelname.lower(), event)
+                event = process(record.name, record.levelname.lower(), event)
             self.sink.put(event)
         except structlog.DropEvent:
             return
@@ -87,20 +98,15 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
     for_people = out.isatty() and settings.file is None
     as_json = settings.format == "json" or (settings.format == "auto" and not for_people)
     render = _json if as_json else _Console()
-    processors: list[Processor] = [
-        merge_request,
-        *([Sampling(settings.sample)] if settings.sample else []),
-        structlog.contextvars.merge_contextvars,
-        _complete,
-        render,
-    ]
+    sampling = Sampling(settings.sample) if settings.sample else None
+    processors: list[Processor] = [_Line(render, sampling)]
     level = _LEVELS[settings.level]
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
     def told(count: int) -> bytes:
         event: EventDict = {"event": "log_lines_dropped", "count": count}
         event.update(component=component, level="warning", logger=__name__)
-        return render(None, "warning", stamp(None, "warning", event))
+        return render(__name__, "warning", stamp(None, "warning", event))
 
     root = logging.getLogger()
     for earlier in root.handlers:
@@ -110,8 +116,9 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
     sink = Sinks((LineSink(out, told), *((LineSink(file, told),) if file else ())), owned=file)
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda name="": _Lines(sink, name),
+        wrapper_class=bound_loggers(level, sink),
+        # What is wrapped is the name alone.
+        logger_factory=str,
         # A logger is made anew for each event, which costs little, so that none outlives this.
         cache_logger_on_first_use=False,
     )
@@ -123,19 +130,6 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
     structlog.contextvars.bind_contextvars(component=component)
 
 
-def _complete(logger: Any, method: str, event: EventDict) -> EventDict:
-    """Level, logger, time and traceback: as structlog's own processors, in one step."""
-    record = event.get("_record")
-    event["logger"] = logger.name if record is None else record.name
-    event["level"] = _SAME_LEVEL.get(method, method)
-    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    return (
-        structlog.processors.format_exc_info(logger, method, event)
-        if "exc_info" in event
-        else event
-    )
-
-
 def dropped_lines() -> int:
     """How many lines of this process's log were lost, since it was configured last."""
     handlers = logging.getLogger().handlers
@@ -144,12 +138,10 @@ def dropped_lines() -> int:
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger whose events carry `logger=name`."""
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
-    return logger
+    return cast("structlog.stdlib.BoundLogger", Logger(name))
 
 
 def _json(_logger: Any, _method: str, event: EventDict) -> bytes:
-    event.pop("_record", None)
     try:
         return _encode(event) + b"\n"
     except (TypeError, ValueError, RecursionError, OverflowError):
@@ -162,7 +154,6 @@ class _Console:
         self._render = structlog.dev.ConsoleRenderer()
 
     def __call__(self, logger: Any, method: str, event: EventDict) -> bytes:
-        event.pop("_record", None)
         for name, value in event.items():
             if isinstance(value, str) and name not in _OURS:
                 event[name] = value.translate(_CONTROLS)

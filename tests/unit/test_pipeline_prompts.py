@@ -12,7 +12,7 @@ from gateway.errors import EngineUnavailable
 from gateway.pipeline import Ended, Finished, Listener, Piece, Started, serve_each
 from gateway.records import Delta, FinishReason, Reply, Sampling, TurnRequest, Usage
 from gateway.telemetry import bind, request_context
-from gateway.telemetry.context import merge_request
+from gateway.telemetry.context import carried
 
 
 def request(name: str, choices: int = 2) -> TurnRequest:
@@ -151,12 +151,12 @@ async def test_what_the_log_says_of_one_prompt_it_does_not_say_of_another() -> N
     async def serve(one: TurnRequest, listener: Listener | None) -> Finished:
         bind(turn_id=one.model)
         await both.wait()
-        said[one.model] = dict(merge_request(None, "", {}))
+        said[one.model] = dict(carried() or {})
         return finished(one.model)
 
     with request_context(request_id="r"):
         await serve_each([request("a"), request("b")], serve, None)
-        assert dict(merge_request(None, "", {})) == {"request_id": "r"}
+        assert dict(carried() or {}) == {"request_id": "r"}
     assert said == {name: {"request_id": "r", "turn_id": name} for name in "ab"}
 
 

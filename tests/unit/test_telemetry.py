@@ -11,9 +11,10 @@ from uuid import UUID
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from gateway.config import LogSettings
-from gateway.telemetry import configure_logging, dropped_lines, get_logger
+from gateway.telemetry import bind, configure_logging, dropped_lines, get_logger, request_context
 from gateway.telemetry.sink import LineSink
 
 
@@ -92,6 +93,41 @@ def test_own_events_follow_the_level_and_other_libraries_are_not_debugged(tmp_pa
         get_logger("m").error("shown")
         closed()
     assert [line["event"] for line in lines(tmp_path / "log")] == ["shown", "shown"]
+
+
+def test_a_logger_follows_whatever_is_configured_after_it(tmp_path: Path):
+    log = get_logger("m")
+    for number in range(2):
+        with (tmp_path / f"log-{number}").open("w") as out:
+            configure_logging(LogSettings(level=("info", "error")[number]), f"c{number}", out)
+            log.info("told %s of %d", "one", 2)
+            with capture_logs() as captured:
+                log.error("captured", of=number)
+            log.error("failed")
+            closed()
+        assert captured == [{"event": "captured", "of": number, "log_level": "error"}]
+    told, failed = lines(tmp_path / "log-0")
+    assert (told["event"], told["logger"], failed["event"]) == ("told one of 2", "m", "failed")
+    [failed] = lines(tmp_path / "log-1")
+    assert (failed["event"], failed["component"]) == ("failed", "c1")
+
+
+def test_lines_of_a_request_say_so_and_their_own_values_win(tmp_path: Path):
+    log = get_logger("m")
+    with (tmp_path / "log").open("w") as out:
+        configure_logging(LogSettings(), "gateway", out)
+        with request_context(request_id="r", turn_id="bound"):
+            bind(turn_id="later", tenant="t")
+            log.info("served", turn_id="own")
+            log.info("ended")
+        log.info("outside")
+        closed()
+    served, ended, outside = lines(tmp_path / "log")
+    assert list(served) == [
+        "request_id", "turn_id", "tenant", "event", "component", "logger", "level", "timestamp",
+    ]  # fmt: skip
+    assert (served["turn_id"], ended["turn_id"], ended["tenant"]) == ("own", "later", "t")
+    assert "request_id" not in outside
 
 
 def test_a_terminal_gets_a_form_for_people():

@@ -1,0 +1,42 @@
+"""What modules log with: structlog's loggers, without its proxy and the steps between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from gateway.telemetry.sink import Sinks
+
+
+class Logger:
+    """Makes a bound logger for each event, as structlog is configured then: none outlives that."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        how = structlog.get_config()
+        logger, context = how["logger_factory"](self._name), how["context_class"]()
+        return getattr(how["wrapper_class"](logger, how["processors"], context), method)
+
+
+def bound_loggers(level: int, sink: Sinks) -> type[FilteringBoundLogger]:
+    """Loggers that leave out what is below `level`; the last processor's lines go to `sink`."""
+
+    class BoundLogger(structlog.make_filtering_bound_logger(level)):  # type: ignore[misc]
+        def _proxy_to_logger(
+            self, method_name: str, event: str | None = None, **values: Any
+        ) -> None:
+            line: Any = {**self._context, **values, "event": event}
+            try:
+                for process in self._processors:
+                    line = process(self._logger, method_name, line)
+            except structlog.DropEvent:
+                return
+            sink.put(line)
+
+    return BoundLogger
