@@ -82,7 +82,7 @@ class ServingMetrics(Collector):
             "Calls whose records neither Postgres nor the spool took.",
         )
         for kind in (_PROMPT, _CACHED, _COMPLETION):
-            self._tokens.add(kind, 0)
+            self._tokens[kind] = 0
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
@@ -103,12 +103,12 @@ class ServingMetrics(Collector):
 
     def answered(self, dialect: str, operation: str, status: int, seconds: float) -> None:
         """A request is over."""
-        self._requests.add((dialect, operation, status))
+        self._requests[dialect, operation, status] += 1
         self._seconds.observe((dialect, operation), seconds)
 
     def broken(self, dialect: str) -> None:
         """A stream ended in an error: its status had been sent, and was 200."""
-        self._broken.add((dialect,))
+        self._broken[(dialect,)] += 1
 
     def served(self, turn: TurnRecord) -> None:
         """A choice has ended, whether it is stored or not."""
@@ -116,27 +116,27 @@ class ServingMetrics(Collector):
         if first_ms is not None:
             self._first_token.observe((turn.dialect,), first_ms / 1e3)
         usage = turn.usage
-        self._tokens.add(_PROMPT, usage.prompt_tokens)
-        self._tokens.add(_COMPLETION, usage.completion_tokens)
+        self._tokens[_PROMPT] += usage.prompt_tokens
+        self._tokens[_COMPLETION] += usage.completion_tokens
         if usage.cached_tokens:
-            self._tokens.add(_CACHED, usage.cached_tokens)
+            self._tokens[_CACHED] += usage.cached_tokens
 
     def stored(self, turn: TurnRecord) -> None:
         """A turn is durable."""
-        self._turns.add((turn.kind.value, "yes" if turn.trainable else "no"))
+        self._turns[turn.kind, "yes" if turn.trainable else "no"] += 1
         if turn.untrainable_reason is not None:
             reason = (turn.untrainable_reason,)
-            known = self._untrainable.series
+            known = self._untrainable
             if reason not in known and len(known) >= _MOST_REASONS:
                 reason = _OTHER
-            self._untrainable.add(reason)
+            known[reason] += 1
         if turn.stream_mismatch:
-            self._mismatches.add()
+            self._mismatches[()] += 1
 
     def uncaptured(self) -> None:
         """A turn was served to a key whose calls are not stored."""
-        self._uncaptured.add()
+        self._uncaptured[()] += 1
 
     def lost(self) -> None:
         """What a call told was stored nowhere."""
-        self._lost.add()
+        self._lost[()] += 1

@@ -7,6 +7,7 @@ These have no lock: one thread counts, and any may read.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -16,20 +17,19 @@ from prometheus_client.utils import floatToGoString
 Key = tuple[str | int, ...]
 
 
-class Counts:
-    """A counter of several series."""
+class Counts(defaultdict[Key, float]):
+    """A counter of several series: `counts["main", "yes"] += 1`, without labels `counts[()]`."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str] = ()) -> None:
+        super().__init__(float)
         self._name, self._documentation, self._labels = name, documentation, tuple(labels)
-        self.series: dict[Key, float] = {} if labels else {(): 0}
-
-    def add(self, key: Key = (), count: float = 1) -> None:
-        self.series[key] = self.series.get(key, 0) + count
+        if not labels:
+            self[()] = 0
 
     def family(self) -> CounterMetricFamily:
         """What Prometheus is shown."""
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
-        for key, value in list(self.series.items()):
+        for key, value in list(self.items()):
             family.add_metric([str(label) for label in key], value)
         return family
 

@@ -31,6 +31,8 @@ class LineSink:
         self._limit = limit
         self._lines: deque[bytes] = deque()
         self._some = threading.Event()
+        #: Whether `_some` is set, or about to be: to ask it costs each line more.
+        self._woken = False
         self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write_on, name="log writer", daemon=True)
         self._writer.start()
@@ -41,7 +43,8 @@ class LineSink:
             self.dropped += 1
             return
         self._lines.append(line)
-        if not self._some.is_set():
+        if not self._woken:
+            self._woken = True
             self._some.set()
 
     def close(self) -> None:
@@ -56,6 +59,7 @@ class LineSink:
             self._some.wait()
             last = self._closing.wait(_PAUSE_S)
             self._some.clear()
+            self._woken = False
             self._write()
 
     def _write(self) -> None:
