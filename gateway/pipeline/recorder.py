@@ -14,7 +14,7 @@ from gateway.classify import next_state_of, told
 from gateway.errors import StoreError
 from gateway.pipeline.spans import TurnSpans
 from gateway.pipeline.turn import Call
-from gateway.records import NextState, SessionRecord, TurnKind, TurnRecord, without_data
+from gateway.records import NextState, TurnKind, TurnRecord, without_data
 from gateway.redaction import Redactor
 from gateway.store.turns import TurnStore
 from gateway.store.writer import TurnWriter
@@ -63,20 +63,25 @@ class Recorder:
         """
         self._metrics.served(turn)
         if call.principal.capture:
-            await self._keep(call, turn)
+            if call.media and not self._keep_media:
+                turn = replace(turn, messages=without_data(turn.messages, urls=True))
+            if self._redactor is not None:
+                turn = await self._redactor.of_turn(call.request, turn)
+            try:
+                await self._writer.commit(call.place.session, turn)
+            except StoreError as error:
+                self._not_stored(error)
+            else:
+                self._metrics.stored(turn)
+            self._kept(call, turn)
         else:
             self._metrics.uncaptured()
         call.unsettled -= 1
         if call.request.session_done and not call.unsettled:
             await self._end_session(call)
 
-    async def _keep(self, call: Call, turn: TurnRecord) -> None:
-        if call.media and not self._keep_media:
-            turn = replace(turn, messages=without_data(turn.messages, urls=True))
-        if self._redactor is not None:
-            turn = await self._redactor.of_turn(call.request, turn)
-        if await self._store(call.place.session, turn):
-            self._metrics.stored(turn)
+    def _kept(self, call: Call, turn: TurnRecord) -> None:
+        """Remember a turn as it was stored, and tell of it."""
         self._turns.remember(turn, session=call.place.session)
         if self._spans is not None:
             self._spans.stored(call, turn, ended_at=time.time())
@@ -166,7 +171,10 @@ class Recorder:
         except StoreError as error:
             log.warning("branches_not_put_right", error=error.message)
         if earlier or states:
-            await self._store(*earlier, *states)
+            try:
+                await self._writer.commit(*earlier, *states)
+            except StoreError as error:
+                self._not_stored(error)
 
     async def _earlier(self, call: Call, turn_id: UUID, following_id: UUID) -> list[NextState]:
         """What followed a turn, as the request of the one that followed has it."""
@@ -185,17 +193,13 @@ class Recorder:
             )
         ]
 
-    async def _store(self, *records: SessionRecord | TurnRecord | NextState) -> bool:
-        """Whether they are durable."""
-        try:
-            await self._writer.commit(*records)
-        except StoreError as error:
-            self._metrics.lost()
-            # Neither Postgres nor the spool took it: the one case in which a turn is lost, said
-            # loudly. The client's request does not fail for it.
-            log.error("turn_not_stored", error=error.message)  # noqa: TRY400 - no traceback
-            return False
-        return True
+    def _not_stored(self, error: StoreError) -> None:
+        """Neither Postgres nor the spool took it: the one case in which a turn is lost.
+
+        That is said loudly; the client's request does not fail for it.
+        """
+        self._metrics.lost()
+        log.error("turn_not_stored", error=error.message)
 
     async def _end_session(self, call: Call) -> None:
         tenant_id, session = call.principal.tenant_id, call.place.session
