@@ -164,7 +164,7 @@ class Channel(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if self.alive and self._keeps:
+        if self._keeps and self._transport is not None:
             self._idle(self)
         else:
             self.abort()
