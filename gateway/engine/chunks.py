@@ -49,9 +49,10 @@ class ChunkReader:
         self._top: list[Ranked] = []
         self._kept: list[list[int]] = []
         self._finish: Finish | None = None
+        self.broken: EngineError | None = None
 
-    def fed(self, payloads: Iterable[bytes]) -> EngineError | None:
-        """Take events in up to the first that is an error, which is returned.
+    def fed(self, payloads: Iterable[bytes]) -> Chunk | None:
+        """One chunk of what events bring, up to the first that is an error: it is `broken` by that.
 
         What came before it in the same breath was sampled all the same.
         """
@@ -63,10 +64,10 @@ class ChunkReader:
                 if event.meta_info.finish_reason is not None or not self._took_one(event):
                     self.add(event)
         except msgspec.DecodeError as error:
-            return unreadable(error, self._engine)
+            self.broken = unreadable(error, self._engine)
         except EngineError as error:
-            return error
-        return None
+            self.broken = error
+        return self.take()
 
     def read(self, event: Event) -> Chunk | None:
         """The chunk that one event brings, None where it brings nothing. Raises as `add` does."""

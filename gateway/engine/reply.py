@@ -10,7 +10,7 @@ from gateway.engine.base import Take
 from gateway.engine.channel import Channel
 from gateway.engine.chunks import ChunkReader
 from gateway.engine.codec import EventSplitter
-from gateway.errors import EngineError, EngineRejected, EngineTimeout
+from gateway.errors import EngineRejected, EngineTimeout
 from gateway.records import Chunk, Generation
 
 
@@ -49,7 +49,6 @@ class Reply:
         self._channel: Channel | None = None
         self._reader = ChunkReader(request.policy, server.name)
         self._splitter = EventSplitter()
-        self._broken: EngineError | None = None
         self._last: Chunk | None = None
         self._over = False
 
@@ -101,12 +100,12 @@ class Reply:
             channel = self._channel = await self._server.begin(self._request)
         chunk: Chunk | None = None
         more = True
-        while chunk is None and more and self._broken is None:
+        while chunk is None and more and self._reader.broken is None:
             try:
                 if take is not None:
                     chunk, more = await self._poured(channel, take), False
                 elif part := channel.taken() or await channel.part():
-                    chunk = self._read(part)
+                    chunk = self._reader.fed(self._splitter.feed(part))
                 else:
                     more = False
             except EngineTimeout:
@@ -114,27 +113,23 @@ class Reply:
                 if not await self._server.held():
                     raise
         if chunk is None:
-            raise self._broken or self._reader.ended()
+            raise self._reader.broken or self._reader.ended()
         return chunk
 
     async def _poured(self, channel: Channel, take: Take) -> Chunk | None:
         """The next chunk that `take` was not given, None behind the last."""
 
         def pour(part: bytes) -> bool:
-            chunk = self._read(part)
+            chunk = self._reader.fed(self._splitter.feed(part))
             if chunk is None:
-                return self._broken is None
-            if self._broken is not None or chunk.finish is not None:
+                return self._reader.broken is None
+            if self._reader.broken is not None or chunk.finish is not None:
                 self._last = chunk
                 return False
             return take(chunk)
 
         held = await channel.pour(pour)
-        if self._last is None and self._broken is None and held:
+        if self._last is None and self._reader.broken is None and held:
             # It has them all, and wants no more for now.
             return Chunk()
         return self._last
-
-    def _read(self, part: bytes) -> Chunk | None:
-        self._broken = self._reader.fed(self._splitter.feed(part))
-        return self._reader.take()

@@ -103,8 +103,8 @@ def test_one_at_a_time_or_many_at_once_is_the_same() -> None:
         msgspec.json.encode(event([n], [-9.0], n - 4, kept=[[n, 1]], among=[-0.5])) for n in (5, 6)
     ]
     reader = ChunkReader(LORA, "e")
-    assert reader.fed(payloads) is None
-    chunk = reader.take()
+    chunk = reader.fed(payloads)
+    assert reader.broken is None
     assert chunk is not None
     assert (chunk.ids, chunk.logprobs) == ((5, 6), (-0.5, -0.5))
     assert chunk.kept == ([5, 1], [6, 1])
