@@ -9,8 +9,8 @@ import numpy as np
 
 #: Ids are 32 bits wide, as engines and the store have them.
 _TYPE = "i"
-#: So many are looked through as fast one by one.
-_FEW = 128
+#: So many are looked through as fast one by one: for an id, and for the least and the most.
+_FEW, _FEWER = 128, 32
 
 
 def packed_ids(ids: Sequence[int]) -> array[int]:
@@ -29,11 +29,11 @@ def first_outside(ids: Sequence[int], size: int) -> int | None:
     """The first of `ids` that a vocabulary of `size` does not have, or None."""
     if not ids:
         return None
-    if len(ids) > _FEW and isinstance(ids, array) and ids.typecode == _TYPE:
-        values = np.frombuffer(ids, dtype=np.int32)
-        least, most = values.min(), values.max()
+    if len(ids) > _FEWER and isinstance(ids, array) and ids.typecode == _TYPE:
+        # Read as unsigned, those below 0 are the largest.
+        inside = int(np.frombuffer(ids, dtype=np.uint32).max()) < min(size, 1 << 31)
     else:
-        least, most = min(ids), max(ids)
-    if least >= 0 and most < size:
+        inside = min(ids) >= 0 and max(ids) < size
+    if inside:
         return None
     return next(id_ for id_ in ids if not 0 <= id_ < size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Sequence
 
@@ -23,13 +24,17 @@ def test_an_id_is_found_wherever_it_stands(count: int, packed: bool) -> None:
         assert not holds(ids, absent)
 
 
-@pytest.mark.parametrize("count", [1, 128, 129, MANY])
+@pytest.mark.parametrize("count", [1, 32, 33, MANY])
 def test_the_first_id_beyond_a_vocabulary_is_told(count: int) -> None:
     ids = array("i", range(count))
     assert first_outside(ids, count) is None
     assert first_outside(ids, count - 1) == count - 1
     ids[0] = -1
-    assert first_outside(ids, count) == -1
+    # A vocabulary that nobody knows the size of has no such id either.
+    assert first_outside(ids, count) == first_outside(ids, sys.maxsize) == -1
+    ids[0] = 2**31 - 1
+    assert first_outside(ids, count) == 2**31 - 1
+    assert first_outside(ids, sys.maxsize) is None
 
 
 def test_no_ids_hold_nothing() -> None:
