@@ -10,7 +10,7 @@ from uuid import UUID
 # A UUID whose text, hash and order are made in C, as those that come from Postgres are.
 from asyncpg.pgproto.pgproto import UUID as FastUUID
 
-#: Random bits for ids to come: a system call for each id costs more than all else of minting it.
+#: What ids to come end in: a system call for each costs more than all else of minting it.
 _DRAWN: deque[bytes] = deque()
 _DRAWN_AT_ONCE = 256
 _RANDOM_BYTES = 10
@@ -21,11 +21,12 @@ os.register_at_fork(after_in_child=_DRAWN.clear)
 
 def new_id() -> UUID:
     """A UUID of version 7 (RFC 9562): sortable by time, unique without coordination."""
-    stamp = time.time_ns() // 1_000_000
-    tail = int.from_bytes(_random(), "big")
-    value = (stamp & (1 << 48) - 1) << 80 | 0x7 << 76 | (tail >> 68 & 0xFFF) << 64
-    value |= 0b10 << 62 | tail & (1 << 62) - 1
-    return FastUUID(value.to_bytes(16, "big"))
+    # Threads share the queue, and each takes its own.
+    try:
+        tail = _DRAWN.popleft()
+    except IndexError:
+        tail = _drawn()
+    return FastUUID((time.time_ns() // 1_000_000).to_bytes(6, "big") + tail)
 
 
 def first_id(at: float) -> UUID:
@@ -33,14 +34,17 @@ def first_id(at: float) -> UUID:
     return UUID(int=(int(at * 1000) & (1 << 48) - 1) << 80)
 
 
-def _random() -> bytes:
-    """80 bits that nobody else is given: threads share the queue, and each takes its own."""
-    try:
-        return _DRAWN.popleft()
-    except IndexError:
-        drawn = os.urandom(_RANDOM_BYTES * _DRAWN_AT_ONCE)
-        first, *rest = (
-            drawn[at : at + _RANDOM_BYTES] for at in range(0, len(drawn), _RANDOM_BYTES)
-        )
-        _DRAWN.extend(rest)
-        return first
+def _drawn() -> bytes:
+    """The last 10 bytes of an id that nobody else is given; others are kept for those to come.
+
+    All bits of them are random but those that tell version and variant.
+    """
+    drawn = bytearray(os.urandom(_RANDOM_BYTES * _DRAWN_AT_ONCE))
+    for at in range(0, len(drawn), _RANDOM_BYTES):
+        drawn[at] = 0x70 | drawn[at] & 0x0F
+        drawn[at + 2] = 0x80 | drawn[at + 2] & 0x3F
+    first, *rest = (
+        bytes(drawn[at : at + _RANDOM_BYTES]) for at in range(0, len(drawn), _RANDOM_BYTES)
+    )
+    _DRAWN.extend(rest)
+    return first
