@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from starlette.routing import BaseRoute, Route
 
+from gateway.api.exchange import Exchange
 from gateway.api.inference import Inference
 from gateway.api.limits import Admission
 from gateway.api.services import Services
@@ -32,29 +34,30 @@ def routes(services: Services) -> list[BaseRoute]:
 class Completions(Inference):
     """Serves `POST /v1/completions`: each prompt is a turn of its own, with `n` choices."""
 
-    async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:  # noqa: ARG002
+    async def _request(self, exchange: Exchange, principal: Principal) -> TurnRequest:
         """Turn texts into ids, or ids into texts, off the event loop.
 
         Raises InvalidRequest for an id that the model does not have.
         """
+        request = await super()._request(exchange, principal)
         tokenizer, prompts = self.services.tokenizer, prompts_of(request)
         both = await asyncio.to_thread(lambda: [_both(tokenizer, one) for one in prompts])
         return with_prompts(request, [ids for ids, _ in both], [text for _, text in both])
 
-    async def _turns(
+    def _turns(
         self,
         principal: Principal,
         request: TurnRequest,
         admission: Admission,
         listener: Listener | None,
         client: Context | None,
-    ) -> Finished:
+    ) -> Coroutine[Any, Any, Finished]:
         turn = super()._turns
 
-        async def serve(one: TurnRequest, heard: Listener | None) -> Finished:
-            return await turn(principal, one, admission, heard, client)
+        def serve(one: TurnRequest, heard: Listener | None) -> Coroutine[Any, Any, Finished]:
+            return turn(principal, one, admission, heard, client)
 
-        return await serve_each(each_prompt(request), serve, listener)
+        return serve_each(each_prompt(request), serve, listener)
 
 
 def _both(tokenizer: Tokenizer, prompt: Prompt) -> tuple[Sequence[int], str]:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.direct_cycle import direct_of
-from gateway.api.exchange import ClientLeft, Exchange, client_request_id
+from gateway.api.exchange import ClientLeft, Exchange, client_request_id, encoded
 from gateway.api.services import Services
 from gateway.errors import InvalidRequest, NextstateError
 from gateway.records import new_id
@@ -79,7 +79,7 @@ class Endpoint(ABC):
         level = log.info if status < HTTPStatus.INTERNAL_SERVER_ERROR else log.warning
         level("refused", status=status, error=type(error).__name__, why=error.message)
         if not exchange.begun:
-            await exchange.answer(status, body, headers)
+            await exchange.answer(status, body, encoded(headers))
 
 
 def query_of(scope: Scope) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 
+from gateway.api.direct_cycle import Headers
 from gateway.api.exchange import Exchange
 from gateway.wire.sse import COMMENT
 
@@ -35,10 +36,9 @@ class EventStream:
         self._timer = self._loop.call_later(silence_s, self._look)
         self._comment: asyncio.Task[None] | None = None
 
-    async def open(self, headers: dict[str, str]) -> None:
+    async def open(self, headers: Headers) -> None:
         if not self._exchange.begun:
-            given = [(name.encode(), value.encode()) for name, value in headers.items()]
-            await self._exchange.begin(HTTPStatus.OK, [*_SSE, *given])
+            await self._exchange.begin(HTTPStatus.OK, (*_SSE, *headers))
 
     def write(self, frames: bytes) -> bool:
         """Send frames, now or with `flush`; whether that need not be waited for."""
@@ -78,6 +78,6 @@ class EventStream:
         self._timer = self._loop.call_later(rest, self._look)
 
     async def _say_nothing(self) -> None:
-        await self.open({})
+        await self.open(())
         self.write(COMMENT)
         await self.flush()

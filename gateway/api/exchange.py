@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -12,10 +12,10 @@ from uuid import UUID
 from starlette.types import Message, Receive, Send
 
 from gateway.api.content_encoding import decoded
-from gateway.api.direct_cycle import DirectCycle
+from gateway.api.direct_cycle import DirectCycle, Headers
 from gateway.errors import BodyTooLarge, RequestTimeout
 
-_JSON = b"application/json"
+_JSON = (b"content-type", b"application/json")
 #: What may be written into headers and logs as it is.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 
@@ -26,8 +26,6 @@ _FEW_PACKED = 1 << 13
 _DIGITS = 18
 #: How long what is left of a refused body is read, so that its client sees the refusal.
 _DRAIN_S = 2.0
-#: How soon it matters that a client has gone.
-_LOOK_S = 0.1
 
 
 class ClientLeft(Exception):
@@ -115,7 +113,7 @@ class Exchange:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    async def begin(self, status: int, headers: Headers) -> None:
         """Begin a stream."""
         whole = self._begun(status, headers)
         if self.direct is not None:
@@ -137,13 +135,13 @@ class Exchange:
         else:
             await self._send_part(body)
 
-    def _begun(self, status: int, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _begun(self, status: int, headers: Headers) -> list[tuple[bytes, bytes]]:
         """All headers of what is answered from now on."""
         self.begun, self.status = True, status
         own = self.request_id.hex.encode()
         given = self.client_request_id
         name = own if given is None else given.encode()
-        more = [(key.encode(), value.encode()) for key, value in self.more_headers.items()]
+        more = encoded(self.more_headers) if self.more_headers else ()
         return [*headers, *more, (b"x-request-id", name), (b"request-id", b"req_" + own)]
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -153,12 +151,10 @@ class Exchange:
     async def _send_part(self, body: bytes, *, more: bool = False) -> None:
         await self.send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def answer(
-        self, status: int, body: bytes, headers: Mapping[str, str] | None = None
-    ) -> None:
-        given = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        length = (b"content-length", str(len(body)).encode())
-        whole = self._begun(status, [(b"content-type", _JSON), length, *given])
+    async def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Send a whole response, of JSON."""
+        length = (b"content-length", b"%d" % len(body))
+        whole = self._begun(status, (_JSON, length, *headers))
         if self.direct is not None and not self.unread:
             self.direct.answer(status, whole, body)
             return
@@ -174,18 +170,6 @@ class Exchange:
             async with asyncio.timeout(_DRAIN_S):
                 while (await self.receive()).get("more_body", False):
                     pass
-
-    async def while_there(self, work: Coroutine[None, None, None]) -> None:
-        """Do `work` until it ends, or cancel it and raise ClientLeft when the client goes."""
-        watch = _Watch(self.left, self.direct)
-        try:
-            await work
-        except asyncio.CancelledError:
-            if watch.gone and not watch.serving.uncancel():
-                raise ClientLeft from None
-            raise
-        finally:
-            watch.end()
 
 
 class _Alarm:
@@ -212,56 +196,15 @@ class _Alarm:
         self._timer.cancel()
 
 
-class _Watch:
-    """Cancels the task that makes it once the client has gone, unless it is told to `end` before.
-
-    The server's own word is taken where it gives one. Else `left` returns then, and as most replies
-    are there before it is worth a task of its own, it looks a little later.
-    """
-
-    def __init__(
-        self, left: Callable[[], Coroutine[None, None, None]], direct: DirectCycle | None
-    ) -> None:
-        serving = asyncio.current_task()
-        assert serving is not None
-        self.serving = serving
-        self.gone = False
-        self._left, self._direct = left, direct
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        if direct is None:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
-            return
-        direct.on_left = self._cancel
-        if direct.disconnected:
-            self._cancel()
-
-    def _look(self) -> None:
-        self._task = asyncio.create_task(self._left())
-        self._task.add_done_callback(self._leave)
-
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        # Serving waits inside its work now, and nothing else can end it before it is cancelled.
-        if not task.cancelled() and task.exception() is None:
-            self._cancel()
-
-    def _cancel(self) -> None:
-        self.gone = self.serving.cancel()
-
-    def end(self) -> None:
-        if self._direct is not None:
-            self._direct.on_left = None
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.remove_done_callback(self._leave)
-            self._task.cancel()
-
-
 def client_request_id(headers: Mapping[str, str]) -> str | None:
     """The id that a client gave its request, where it is a plain word."""
     given = headers.get("x-request-id")
     return given if given is not None and _PLAIN_ID.fullmatch(given) else None
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Headers as they are sent."""
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 def too_large(limit: int) -> BodyTooLarge:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
@@ -19,6 +21,7 @@ from gateway.api.served_headers import served_headers
 from gateway.api.services import Services
 from gateway.api.streamed import StreamedReply
 from gateway.api.token_count import TokenCount
+from gateway.api.while_there import WhileThere
 from gateway.errors import ModelNotFound, NextstateError, PermissionDenied
 from gateway.pipeline import Finished, Listener
 from gateway.records import Principal, Role, TurnRequest
@@ -28,6 +31,9 @@ from gateway.telemetry.tracing import Context, of_client
 from gateway.wire.anthropic_messages import AnthropicMessages
 from gateway.wire.base import TokenLogprob
 from gateway.wire.openai_chat import OpenAIChat
+
+#: Read once: members of an enum are looked up by a call.
+_OK = HTTPStatus.OK
 
 
 def routes(services: Services) -> list[BaseRoute]:
@@ -50,63 +56,58 @@ class Inference(Endpoint):
 
     async def _answer(self, exchange: Exchange, scope: Scope) -> None:  # noqa: ARG002
         services = self.services
-        principal = await authenticate(services.keys, exchange.headers)
+        principal = await self._principal(exchange.headers)
+        allowance = services.limiter.of(principal)
+        admission = Admission(allowance)
+        if admission.counts:
+            exchange.more_headers |= allowance.headers()
+        with admission:
+            if admission.counts:
+                exchange.more_headers |= allowance.headers()
+            request = await self._request(exchange, principal)
+            bind(tenant=principal.tenant, tenant_id=str(principal.tenant_id), key=principal.name)
+            traced = services.traces is not None
+            client = of_client(exchange.headers.get("traceparent")) if traced else None
+            with WhileThere(exchange):
+                if request.stream:
+                    await self._stream(exchange, principal, request, admission, client)
+                else:
+                    finished = await self._turns(principal, request, admission, None, client)
+                    await self._whole(exchange, request, finished)
+
+    async def _principal(self, headers: Mapping[str, str]) -> Principal:
+        """Who asks, and whether what is served is captured."""
+        principal = await authenticate(self.services.keys, headers)
         if principal.role is Role.ADMIN:
             raise PermissionDenied("An admin key cannot be used for inference.")
-        paused = services.pauses.is_paused(Paused.CAPTURE, principal.tenant_id)
-        if paused or opted_out(exchange.headers):
+        paused = self.services.pauses.is_paused(Paused.CAPTURE, principal.tenant_id)
+        if paused or opted_out(headers):
             principal = replace(principal, capture=False)
-        allowance = services.limiter.of(principal)
-        if allowance.limited:
-            exchange.more_headers |= allowance.headers()
-        with Admission(allowance) as admission:
-            if allowance.limited:
-                exchange.more_headers |= allowance.headers()
-            await self._serve(exchange, principal, admission)
+        return principal
 
-    async def _serve(self, exchange: Exchange, principal: Principal, admission: Admission) -> None:
-        services = self.services
-        limits = services.settings.gateway
+    async def _request(self, exchange: Exchange, principal: Principal) -> TurnRequest:  # noqa: ARG002
+        """What is asked for; dialects that leave something to be looked up put that in."""
+        limits = self.services.settings.gateway
         body = await exchange.body(limits.max_body_bytes, limits.body_timeout_s)
         request = self.dialect.parse(body, exchange.headers, limits)
-        if not served(services, request.model):
+        if not served(self.services, request.model):
             raise ModelNotFound(request.model)
-        request = await self._complete(principal, request)
-        bind(tenant=principal.tenant, tenant_id=str(principal.tenant_id), key=principal.name)
-        client = None if services.traces is None else of_client(exchange.headers.get("traceparent"))
-        reply = self._stream if request.stream else self._whole
-        await exchange.while_there(reply(exchange, principal, request, admission, client))
-
-    async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:  # noqa: ARG002
-        """What a request leaves to be looked up, if its dialect has such a thing."""
         return request
 
-    async def _turns(
+    def _turns(
         self,
         principal: Principal,
         request: TurnRequest,
         admission: Admission,
         listener: Listener | None,
         client: Context | None,
-    ) -> Finished:
+    ) -> Coroutine[Any, Any, Finished]:
         """Have a request served, its tokens counted where they are limited."""
-        meter = admission.metered(listener)
-        finished = await self.services.pipeline.serve_turn(
-            principal, request, meter or listener, client
-        )
-        if meter is not None:
-            meter.finished(finished)
-        return finished
+        meter = admission.metered(listener) if admission.counts else None
+        turn = self.services.pipeline.serve_turn(principal, request, meter or listener, client)
+        return turn if meter is None else meter.serving(turn)
 
-    async def _whole(
-        self,
-        exchange: Exchange,
-        principal: Principal,
-        request: TurnRequest,
-        admission: Admission,
-        client: Context | None,
-    ) -> None:
-        finished = await self._turns(principal, request, admission, None, client)
+    async def _whole(self, exchange: Exchange, request: TurnRequest, finished: Finished) -> None:
         encoder = self.dialect.encoder(
             request, finished.turn_id, int(finished.created_at), request.model
         )
@@ -120,17 +121,17 @@ class Inference(Endpoint):
                 else []
                 for one in choices
             ]
-        body = encoder.whole(
-            [one.reply for one in choices],
-            [one.finish_reason for one in choices],
-            finished.usage,
-            logprobs,
-            [one.stopped_by for one in choices],
-        )
+        replies, reasons, stops = [], [], []
+        for one in choices:
+            replies.append(one.reply)
+            reasons.append(one.finish_reason)
+            stops.append(one.stopped_by)
+        body = encoder.whole(replies, reasons, finished.usage, logprobs, stops)
         headers = served_headers(finished)
-        if choices[0].version is not None:
-            headers["x-nextstate-policy-version"] = str(choices[0].version)
-        await exchange.answer(HTTPStatus.OK, body, headers)
+        version = choices[0].version
+        if version is not None:
+            headers.append((b"x-nextstate-policy-version", b"%d" % version))
+        await exchange.answer(_OK, body, headers)
 
     async def _stream(
         self,

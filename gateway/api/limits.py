@@ -10,7 +10,7 @@ all keys of the tenant together, those that operators gave the tenant.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -72,13 +72,11 @@ class Allowance:
         self.requests = Bucket(per_minute, clock) if per_minute else None
         self.tokens = Bucket(tokens, clock) if tokens else None
         self.places = limits.concurrent_requests
-        self._limited = self.requests is not None or self.tokens is not None
+        #: Whether requests or tokens are counted, those of the one above aside.
+        self.counts = self.requests is not None or self.tokens is not None
+        #: Whether there is anything to `check`.
+        self.bounded = self.counts or self.places is not None
         self.running = 0
-
-    @property
-    def limited(self) -> bool:
-        """Whether requests or tokens are counted."""
-        return self._limited or (self.above is not None and self.above.limited)
 
     @property
     def unused(self) -> bool:
@@ -93,7 +91,7 @@ class Allowance:
                 "Try again when one has ended.",
                 retry_after_s=_PLACE_RETRY_S,
             )
-        if not self._limited:
+        if not self.counts:
             return
         for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
             if bucket is not None and bucket.level < 1:
@@ -119,12 +117,6 @@ class Allowance:
                 headers[f"x-ratelimit-reset-{name}"] = duration(bucket.until(bucket.limit))
         return headers
 
-    def begin(self) -> None:
-        """Count a request that runs."""
-        if self.requests is not None:
-            self.requests.take(1)
-        self.running += 1
-
 
 class Limiter:
     """The allowances of all keys and tenants, within the settings' `limits`."""
@@ -148,13 +140,12 @@ class Limiter:
             limits = told.within(KeyLimits(**own)) if own else told
             found = Allowance(limits.of_each(self._replicas), self._clock, own)
             self._allowances[principal.key_id] = found
-        found.above = self._of_tenant(principal)
+        given = principal.tenant_limits
+        found.above = self._of_tenant(principal, given) if given else None
         return found
 
-    def _of_tenant(self, principal: Principal) -> Allowance | None:
-        own, found = principal.tenant_limits, self._allowances.get(principal.tenant_id)
-        if not own:
-            return None
+    def _of_tenant(self, principal: Principal, own: Mapping[str, int]) -> Allowance:
+        found = self._allowances.get(principal.tenant_id)
         if found is None or found.own != own:
             limits = KeyLimits(**own).of_each(self._replicas)
             found = Allowance(limits, self._clock, own, whose="tenant")
@@ -169,14 +160,20 @@ class Admission:
     """
 
     def __init__(self, allowance: Allowance) -> None:
+        above = allowance.above
         # What the tenant's was as it began is what it ends with.
-        self._allowances = [allowance, *([] if allowance.above is None else [allowance.above])]
+        self._allowances = (allowance,) if above is None else (allowance, above)
+        #: Whether requests or tokens are counted.
+        self.counts = allowance.counts or (above is not None and above.counts)
 
     def __enter__(self) -> Self:
         for allowance in reversed(self._allowances):
-            allowance.check()
+            if allowance.bounded:
+                allowance.check()
         for allowance in self._allowances:
-            allowance.begin()
+            if allowance.requests is not None:
+                allowance.requests.take(1)
+            allowance.running += 1
         return self
 
     def __exit__(
@@ -193,6 +190,8 @@ class Admission:
 
         None where neither this key's tokens are limited nor its tenant's.
         """
+        if not self.counts:
+            return None
         buckets = [one.tokens for one in self._allowances if one.tokens is not None]
         return Meter(buckets, listener) if buckets else None
 
@@ -221,6 +220,12 @@ class Meter:
     async def ended(self, event: Ended) -> None:
         if self._listener is not None:
             await self._listener.ended(event)
+
+    async def serving(self, turn: Awaitable[Finished]) -> Finished:
+        """The turn that it listens to, counted to its end."""
+        finished = await turn
+        self.finished(finished)
+        return finished
 
     def finished(self, event: Finished) -> None:
         """Take what an engine without ids has told of at the end only."""

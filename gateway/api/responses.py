@@ -68,8 +68,8 @@ class Responses(Inference):
             exchange.more_headers[_TURN_STATE] = state
         await super()._answer(exchange, scope)
 
-    async def _complete(self, principal: Principal, request: TurnRequest) -> TurnRequest:
-        request = await self._whole_of(principal, request)
+    async def _request(self, exchange: Exchange, principal: Principal) -> TurnRequest:
+        request = await self._whole_of(principal, await super()._request(exchange, principal))
         if may_be_cut(request):
             request = await self.services.pipeline.fitted(principal, request)
         return request
