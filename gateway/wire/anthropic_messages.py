@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import asdict
 
 from gateway.config import ServerSettings
 from gateway.errors import NextstateError
@@ -135,7 +136,7 @@ class AnthropicMessages:
             shorten=True,
             user=user.name,
             template_kwargs=_template_kwargs(asked),
-            **who.fields,
+            **asdict(who),
         )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.errors import InvalidRequest
-from gateway.records import Message
 from gateway.wire.json_body import (
     check_depth,
     invalid,
@@ -27,12 +26,11 @@ _USUAL_KEYS = 2
 _CALL_KEYS, _FUNCTION_KEYS = {"id", "type", "function"}, {"name", "arguments"}
 
 
-def checked_messages(
-    messages: Sequence[dict[str, Any]], max_messages: int, media: MediaReader
-) -> tuple[Message, ...]:
-    """The messages, but that images and audio are described and the text of files stands as text.
+def unusual(messages: Sequence[dict[str, Any]], max_messages: int) -> list[int]:
+    """Which messages are to be checked; nothing of the others could be wrong, or of the old form.
 
-    Unknown keys stay, since a template may read them.
+    Those are plain texts, calls and their results and have nothing else. Most of an agent's history
+    is, and all of it is sent with every request. Raises InvalidRequest for too many, and for none.
     """
     if not messages:
         raise InvalidRequest(
@@ -44,9 +42,28 @@ def checked_messages(
         raise invalid(
             "messages", f"at most {max_messages} messages are allowed", "array_above_max_length"
         )
+    found: list[int] = []
     for index, message in enumerate(messages):
-        _check_message(message, f"messages[{index}]", media)
-    return tuple(messages)
+        size, role, content = len(message), message.get("role"), message.get("content")
+        if type(content) is str:
+            if size == 2 and role in _SPEAKERS:
+                continue
+            if size == 3 and role == "tool" and type(message.get("tool_call_id")) is str:
+                continue
+        if not (size == 3 and role == "assistant" and _is_usual_reply(message)):
+            found.append(index)
+    return found
+
+
+def check_messages(
+    messages: Sequence[dict[str, Any]], which: Iterable[int], media: MediaReader
+) -> None:
+    """Describe images and audio, and put the text of files as text; all else stays as it is.
+
+    Unknown keys do too, since a template may read them. Raises InvalidRequest.
+    """
+    for index in which:
+        _check_message(messages[index], f"messages[{index}]", media)
 
 
 def checked_tools(tools: Sequence[dict[str, Any]], most: int) -> tuple[Mapping[str, Any], ...]:
@@ -77,11 +94,6 @@ def checked_function(function: Mapping[str, Any], at: str) -> None:
 
 def _check_message(message: dict[str, Any], at: str, media: MediaReader) -> None:
     role = message.get("role")
-    if len(message) == 2 and role in _SPEAKERS and isinstance(message.get("content"), str):
-        # Nothing else is there that could be wrong.
-        return
-    if len(message) == 3 and _is_usual(message, role):
-        return
     if role is None:
         raise missing(f"{at}.role")
     if role not in _ROLES:
@@ -102,19 +114,11 @@ def _check_message(message: dict[str, Any], at: str, media: MediaReader) -> None
     check_depth(message, at)
 
 
-def _is_usual(message: dict[str, Any], role: object) -> bool:
-    """Whether a message of three fields is a call's result or a reply with calls, and no more.
-
-    Most of an agent's history is, all of it is sent with every request, and none of it is wrong.
-    """
-    if role == "tool":
-        return isinstance(message.get("content"), str) and isinstance(
-            message.get("tool_call_id"), str
-        )
+def _is_usual_reply(message: dict[str, Any]) -> bool:
+    """Whether an assistant's message of three fields has calls and, maybe, a text, and no more."""
     content, calls = message.get("content"), message.get("tool_calls")
     return (
-        role == "assistant"
-        and "content" in message
+        "content" in message
         and (content is None or isinstance(content, str))
         and isinstance(calls, list)
         and all(map(_is_usual_call, calls))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -37,6 +36,14 @@ NAMINGS = (
     Naming("x-session-affinity", parent="x-parent-session-id"),  # opencode
 )
 
+#: Headers that say more of a call than the clients of everyone do.
+_TELLING = frozenset(
+    {
+        "x-turn-type", "x-session-done", "idempotency-key", "x-group-id", "x-openai-subagent",
+        "x-codex-turn-metadata", *(naming.session for naming in NAMINGS),
+    }
+)  # fmt: skip
+
 _KINDS = {"main": TurnKind.MAIN, "side": TurnKind.SIDE}
 _TRUE = ("1", "true", "yes")
 _CLIENT_CHARACTERS = 200
@@ -48,15 +55,15 @@ _MOST_RETRIES = 1_000
 class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the headers of one request say, in the names of `TurnRequest`."""
 
-    session_name: str | None
-    parent_session_name: str | None
-    marker: str
-    declared_kind: TurnKind | None
-    turn_type: str
-    session_done: bool
-    retry_count: int
-    idempotency_key: str | None
-    client: str
+    session_name: str | None = None
+    parent_session_name: str | None = None
+    marker: str = ""
+    declared_kind: TurnKind | None = None
+    turn_type: str = ""
+    session_done: bool = False
+    retry_count: int = 0
+    idempotency_key: str | None = None
+    client: str = ""
     group_name: str | None = None
 
     def or_session(self, name: str | None) -> Caller:
@@ -67,16 +74,16 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The same, of the group that the body names where the headers name none."""
         return self if name is None or self.group_name else replace(self, group_name=name)
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """As arguments of a `TurnRequest`."""
-        return msgspec.structs.asdict(self)
-
 
 def caller(headers: Mapping[str, str], max_id_bytes: int) -> Caller:
     """Read the headers. Raises InvalidRequest for an id that is too long or not printable."""
+    client, retries = headers.get("user-agent"), headers.get("x-stainless-retry-count")
+    client = _printable(client) if client else ""
+    retry_count = _count(retries) if retries else 0
+    if _TELLING.isdisjoint(headers):
+        # As nearly all requests are.
+        return Caller(client=client, retry_count=retry_count)
     turn_type = _printable(headers.get("x-turn-type", ""))
-    retries = headers.get("x-stainless-retry-count", "")
     name, parent = _session_names(headers, max_id_bytes)
     return Caller(
         session_name=name,
@@ -85,9 +92,9 @@ def caller(headers: Mapping[str, str], max_id_bytes: int) -> Caller:
         declared_kind=_KINDS.get(turn_type.lower()),
         turn_type=turn_type,
         session_done=headers.get("x-session-done", "").strip().lower() in _TRUE,
-        retry_count=_count(retries),
+        retry_count=retry_count,
         idempotency_key=_opaque(headers, "idempotency-key", max_id_bytes),
-        client=_printable(headers.get("user-agent", "")),
+        client=client,
         group_name=_opaque(headers, "x-group-id", max_id_bytes),
     )
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import asdict
 
 from gateway.config import ServerSettings
-from gateway.records import Sampling, TurnRequest
+from gateway.records import Message, Sampling, TurnRequest
 from gateway.wire.chat_encoder import ChatEncoder
 from gateway.wire.chat_functions import (
     UNTOLD_PREFIX,
@@ -17,7 +18,7 @@ from gateway.wire.chat_functions import (
     functions_as_calls,
     functions_as_tools,
 )
-from gateway.wire.chat_messages import checked_messages, checked_tools
+from gateway.wire.chat_messages import check_messages, checked_tools, unusual
 from gateway.wire.chat_tool_choice import Tools, checked_choice
 from gateway.wire.clients import caller
 from gateway.wire.functions_encoder import FunctionsEncoder
@@ -31,8 +32,8 @@ from gateway.wire.request_fields import (
     StreamOptions,
     check_model,
     choices_of,
-    streamed,
     template_options,
+    with_usage,
 )
 from gateway.wire.sampling_fields import SamplingFields, between
 from gateway.wire.session_hints import group_in_body
@@ -82,34 +83,37 @@ class OpenAIChat(OpenAIErrors):
 
     def parse(self, body: bytes, headers: Mapping[str, str], limits: ServerSettings) -> TurnRequest:
         asked: ChatBody = self._json.decode(body)
-        group = group_in_body(asked.metadata, limits.max_id_bytes)
-        who = caller(headers, limits.max_id_bytes).or_group(group)
+        who = caller(headers, limits.max_id_bytes)
+        if asked.metadata is not None:
+            who = who.or_group(group_in_body(asked.metadata, limits.max_id_bytes))
         check_model(asked.model)
-        choices = choices_of(asked.n)
-        stream, include_usage = streamed(asked.stream, asked.stream_options)
+        choices = 1 if asked.n is None else choices_of(asked.n)
+        options = asked.stream_options
+        include_usage = False if options is None else with_usage(asked.stream, options)
         if "audio" in (asked.modalities or ()):
             raise unsupported("modalities", "This model does not speak.")
-        messages = checked_messages(
-            asked.messages, limits.max_messages, MediaReader(self._media, limits)
-        )
+        messages: Sequence[Message] = asked.messages
+        if odd := unusual(asked.messages, limits.max_messages):
+            check_messages(asked.messages, odd, MediaReader(self._media, limits))
+            messages = functions_as_calls(asked.messages)
         tools, tool_choice, allowed = _tools(asked)
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
-            messages=functions_as_calls(messages),
+            messages=tuple(messages),
             sampling=_sampling(asked),
             tools=tools,
-            stream=stream,
+            stream=bool(asked.stream),
             include_usage=include_usage,
             tool_choice=tool_choice,
             allowed_tools=allowed,
             parallel_tool_calls=asked.parallel_tool_calls is not False and not asked.functions,
             choices=choices,
             top_logprobs=_top_logprobs(asked),
-            stop_token_ids=asked.stop_ids,
+            stop_token_ids=asked.stop_ids if asked.stop_token_ids else (),
             user=asked.user,
             template_kwargs=template_options(asked.chat_template_kwargs, asked.reasoning_effort),
-            **who.fields,
+            **asdict(who),
             **(_OLD if asked.functions else {}),
         )
 
@@ -123,6 +127,8 @@ class OpenAIChat(OpenAIErrors):
 def _tools(asked: ChatBody) -> tuple[Tools, str, tuple[str, ...]]:
     """(tools, `auto`, `none` or `required`, the names of which a call must be; none means any)."""
     if not asked.functions:
+        if not asked.tools and asked.tool_choice is None and asked.function_call is None:
+            return (), "auto", ()
         if asked.function_call not in (None, "auto", "none"):
             raise invalid("function_call", "only allowed when 'functions' are specified")
         return checked_choice(asked.tool_choice, checked_tools(asked.tools or (), MOST_TOOLS))
@@ -136,12 +142,11 @@ def _sampling(asked: ChatBody) -> Sampling:
     limit, named = asked.max_completion_tokens, "max_completion_tokens"
     if limit is None:
         limit, named = asked.max_tokens, "max_tokens"
-    return asked.sampling(limit, named, _grammar(asked.response_format))
+    form = asked.response_format
+    return asked.sampling(limit, named, None if form is None else _grammar(form))
 
 
-def _grammar(form: _ResponseFormat | None) -> dict[str, Any] | None:
-    if form is None:
-        return None
+def _grammar(form: _ResponseFormat) -> dict[str, Any] | None:
     at = "response_format"
     schema = (form.json_schema or {}).get("schema")
     return reply_grammar(form.type, schema, f"{at}.type", f"{at}.json_schema.schema")

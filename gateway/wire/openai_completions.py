@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gateway.config import ServerSettings
 from gateway.records import TurnRequest
@@ -20,7 +20,7 @@ from gateway.wire.request_fields import (
     StreamOptions,
     check_model,
     choices_of,
-    streamed,
+    with_usage,
 )
 from gateway.wire.sampling_fields import SamplingFields, between
 
@@ -62,7 +62,7 @@ class OpenAICompletions(OpenAIErrors):
         asked: CompletionBody = self._json.decode(body)
         who = caller(headers, limits.max_id_bytes)
         check_model(asked.model)
-        choices = choices_of(asked.n)
+        choices = 1 if asked.n is None else choices_of(asked.n)
         _check_supported(asked, choices)
         prompts = checked_prompts(asked.prompt)
         if choices * len(prompts) > MOST_CHOICES:
@@ -72,21 +72,22 @@ class OpenAICompletions(OpenAIErrors):
                 f"{choices} each are {choices * len(prompts)}",
                 "array_above_max_length",
             )
-        stream, include_usage = streamed(asked.stream, asked.stream_options)
+        options = asked.stream_options
+        include_usage = False if options is None else with_usage(asked.stream, options)
         limit = _REPLY_TOKENS if asked.max_tokens is None else asked.max_tokens
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
             messages=(),
             sampling=asked.sampling(limit, "max_tokens"),
-            stream=stream,
+            stream=bool(asked.stream),
             include_usage=include_usage,
             choices=choices * len(prompts),
             top_logprobs=between("logprobs", asked.logprobs, 0, _MOST_LOGPROBS),
             stop_token_ids=asked.stop_ids,
             user=asked.user,
             echo={"prompts": prompts, "echo": bool(asked.echo)},
-            **who.fields,
+            **asdict(who),
         )
 
     def encoder(

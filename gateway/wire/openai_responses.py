@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gateway.config import ServerSettings
 from gateway.errors import InvalidRequest, NotFound
@@ -139,7 +139,7 @@ class OpenAIResponses(OpenAIErrors):
                 "summary": summary is not None,
                 "namespaces": namespaces,
             },
-            **who.fields,
+            **asdict(who),
         )
 
     def encoder(

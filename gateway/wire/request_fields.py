@@ -28,24 +28,25 @@ def check_model(model: str) -> None:
         raise invalid("model", f"expected 1 to {MODEL_CHARACTERS} characters")
 
 
-def choices_of(n: int | None) -> int:
-    return 1 if n is None else between("n", n, 1, MOST_CHOICES)
+def choices_of(n: int) -> int:
+    return between("n", n, 1, MOST_CHOICES)
 
 
-def streamed(stream: bool | None, options: StreamOptions | None) -> tuple[bool, bool]:
-    """(whether the reply is streamed, whether its usage is wanted with it)."""
-    if options is not None and not stream:
+def with_usage(stream: bool | None, options: StreamOptions) -> bool:
+    """Whether usage is wanted with the reply that is streamed."""
+    if not stream:
         raise invalid("stream_options", "only allowed when 'stream' is true")
-    return bool(stream), bool(options and options.include_usage)
+    return bool(options.include_usage)
 
 
 def template_options(given: Mapping[str, Any] | None, effort: str | None) -> dict[str, Any]:
     """What a template is given beside the messages: `chat_template_kwargs`, and the effort."""
-    options = dict(given or {})
-    for name in _RESERVED:
-        if name in options:
-            raise invalid("chat_template_kwargs", f"'{name}' is given by the request itself")
-    check_depth(options, "chat_template_kwargs")
+    options = dict(given) if given else {}
+    if options:
+        for name in _RESERVED:
+            if name in options:
+                raise invalid("chat_template_kwargs", f"'{name}' is given by the request itself")
+        check_depth(options, "chat_template_kwargs")
     if effort is not None:
         options.setdefault("reasoning_effort", effort)
     return options

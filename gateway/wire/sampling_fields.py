@@ -50,19 +50,22 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         """
         if self.repetition_penalty is not None and not 0 < self.repetition_penalty <= 2:
             raise invalid("repetition_penalty", "expected a number above 0 and at most 2")
-        top_k = between("top_k", self.top_k, -1, LARGEST_INT)
+        # What is left open, as nearly all are, needs no look; nor does 0, which these all allow.
+        top_k = self.top_k and between("top_k", self.top_k, -1, LARGEST_INT)
         return Sampling(
-            temperature=between("temperature", self.temperature, 0, 2),
-            top_p=nucleus(self.top_p),
-            top_k=None if top_k is None or top_k <= 0 else top_k,
-            min_p=between("min_p", self.min_p, 0, 1),
-            frequency_penalty=between("frequency_penalty", self.frequency_penalty, -2, 2),
-            presence_penalty=between("presence_penalty", self.presence_penalty, -2, 2),
+            temperature=self.temperature and between("temperature", self.temperature, 0, 2),
+            top_p=None if self.top_p is None else nucleus(self.top_p),
+            top_k=top_k if top_k and top_k > 0 else None,
+            min_p=self.min_p and between("min_p", self.min_p, 0, 1),
+            frequency_penalty=self.frequency_penalty
+            and between("frequency_penalty", self.frequency_penalty, -2, 2),
+            presence_penalty=self.presence_penalty
+            and between("presence_penalty", self.presence_penalty, -2, 2),
             repetition_penalty=self.repetition_penalty,
-            logit_bias=_logit_bias(self.logit_bias),
-            seed=between("seed", self.seed, -LARGEST_INT - 1, LARGEST_INT),
-            stop=_stop(self.stop),
-            max_tokens=reply_limit(named, limit),
+            logit_bias=_logit_bias(self.logit_bias) if self.logit_bias else None,
+            seed=self.seed and between("seed", self.seed, -LARGEST_INT - 1, LARGEST_INT),
+            stop=() if self.stop is None else _stop(self.stop),
+            max_tokens=None if limit is None else between(named, limit, 1, LARGEST_INT),
             grammar=grammar,
         )
 
@@ -85,8 +88,8 @@ def nucleus(top_p: float | None) -> float | None:
     return top_p
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+def _stop(stop: str | list[str]) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
     if len(stops) > _MOST_STOPS:
         raise invalid("stop", f"at most {_MOST_STOPS} sequences are allowed")
     if any(not 1 <= len(text) <= _STOP_CHARACTERS for text in stops):
@@ -94,9 +97,7 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
     return stops
 
 
-def _logit_bias(bias: Mapping[str, float] | None) -> dict[int, float] | None:
-    if not bias:
-        return None
+def _logit_bias(bias: Mapping[str, float]) -> dict[int, float]:
     wrong = next((key for key in bias if not (key.isdecimal() and len(key) <= 9)), None)
     if wrong is not None:
         raise invalid("logit_bias", "keys are token ids")

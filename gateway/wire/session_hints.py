@@ -30,7 +30,7 @@ def session_in_body(
 
 def group_in_body(metadata: object, max_id_bytes: int) -> str | None:
     """The task that a rollout names in `metadata.group_id`; None where it names none."""
-    if not isinstance(metadata, Mapping):
+    if not isinstance(metadata, dict):
         return None
     return _id(metadata.get("group_id"), max_id_bytes)
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.wire.clients import caller
+from gateway.records import TurnKind
+from gateway.wire.clients import Caller, caller
 
 S, T, P = "0199-root", "0199-thread", "0199-parent"
 
@@ -96,3 +97,27 @@ def test_names_that_cannot_be_are_refused(headers: dict[str, str]) -> None:
 )
 def test_a_name_is_read_as_it_was_sent(name: str, read: str) -> None:
     assert caller({"x-session-id": name}, 200).session_name == read
+
+
+def test_what_everyone_sends_says_who_and_how_often() -> None:
+    headers = {"user-agent": " OpenAI/Python 2.1 ", "x-stainless-retry-count": "2", "host": "h"}
+    assert caller(headers, 200) == Caller(client="OpenAI/Python 2.1", retry_count=2)
+    assert caller({"host": "h"}, 200) == Caller()
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "told"),
+    [
+        ("x-turn-type", "Side", {"declared_kind": TurnKind.SIDE, "turn_type": "Side"}),
+        ("x-session-done", "yes", {"session_done": True}),
+        ("idempotency-key", "k", {"idempotency_key": "k"}),
+        ("x-group-id", "g", {"group_name": "g"}),
+        ("x-openai-subagent", "review", {"marker": "subagent"}),
+        ("x-codex-turn-metadata", '{"request_kind": "compaction"}', {"marker": "compaction"}),
+        ("x-opencode-session", "s", {"session_name": "s"}),
+    ],
+)
+def test_each_header_is_heard_where_it_is_the_only_one(
+    name: str, sent: str, told: dict[str, object]
+) -> None:
+    assert caller({"user-agent": "a", name: sent}, 200) == Caller(client="a", **told)  # type: ignore[arg-type]
