@@ -106,15 +106,15 @@ class ChatEncoder:
         logprobs: Sequence[Sequence[TokenLogprob]] = (),
         stopped_by: Sequence[str | None] = (),  # noqa: ARG002
     ) -> bytes:
-        choices = [
-            {
+        choices: list[dict[str, Any]] = []
+        for index, (reply, reason) in enumerate(zip(replies, finishes, strict=True)):
+            choice = {
                 "index": index,
                 "message": self.message(reply),
                 "logprobs": _logprobs(logprobs[index]) if logprobs else None,
                 "finish_reason": self.reasons[reason],
             }
-            for index, (reply, reason) in enumerate(zip(replies, finishes, strict=True))
-        ]
+            choices.append(choice)
         return _encode(
             {
                 **self._shared,
