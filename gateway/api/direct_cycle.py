@@ -7,6 +7,7 @@ in the scope's extensions under `DIRECT`, and do without where some other server
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 #: The name of the ASGI extension.
 DIRECT = "nextstate.direct"
+#: The event of a cycle that nobody has waited for, as of nearly all: it wakes no one.
+NOBODY = asyncio.Event()
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -26,6 +29,7 @@ class DirectCycle(RequestResponseCycle):
     """
 
     _head = b""
+    _taken = False
     on_left: Callable[[], None] | None = None
 
     @property
@@ -41,11 +45,21 @@ class DirectCycle(RequestResponseCycle):
         """The body, where all of it is there, as it nearly always is; else ASGI has to wait."""
         if self.more_body or self.disconnected:
             return None
-        body, self.body = bytes(self.body), bytearray()
+        body, self.body, self._taken = bytes(self.body), bytearray(), True
         # What wakes `receive` from now on is that the client has gone.
-        self.message_event.clear()
-        self.flow.resume_reading()
+        if self.message_event is not NOBODY:
+            self.message_event.clear()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         return body
+
+    async def receive(self) -> Any:
+        """As in ASGI; there is an event only from here on."""
+        if self.message_event is NOBODY:
+            self.message_event = asyncio.Event()
+            if self.body or not (self.more_body or self._taken):
+                self.message_event.set()
+        return await super().receive()
 
     def left(self) -> None:
         """The connection is lost."""
@@ -83,24 +97,27 @@ class DirectCycle(RequestResponseCycle):
     def _begun(self, status: int, headers: Headers) -> bytes:
         """Status line and headers, without the empty line that ends them."""
         self.response_started, self.waiting_for_100_continue = True, False
-        lines = [STATUS_LINE[status]]
+        lines, parts = 1, [STATUS_LINE[status]]
         closes = False
         for name, value in (*self.default_headers, *headers):
             if name == b"connection":
                 closes = closes or b"close" in value.lower()
-            lines.append(b"%b: %b\r\n" % (name, value))
+            lines += 1
+            parts += name, b": ", value, b"\r\n"
         if closes:
             self.keep_alive = False
         elif not self.keep_alive:
-            lines.append(b"connection: close\r\n")
-        head = b"".join(lines)
-        if not head.count(b"\r") == head.count(b"\n") == len(lines):
+            lines += 1
+            parts.append(b"connection: close\r\n")
+        head = b"".join(parts)
+        if not head.count(b"\r") == head.count(b"\n") == lines:
             raise RuntimeError("a header has a line break")
         return head
 
     def _completed(self) -> None:
         self.response_complete = True
-        self.message_event.set()
+        if self.message_event is not NOBODY:
+            self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()

@@ -41,12 +41,11 @@ class Endpoint(ABC):
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        exchange = Exchange(
-            headers, receive, send, new_id(), client_request_id(headers), direct_of(scope)
-        )
+        named = client_request_id(headers) if "x-request-id" in headers else None
+        exchange = Exchange(headers, receive, send, new_id(), named, direct_of(scope))
         names = {"request_id": exchange.request_id.hex}
-        if exchange.client_request_id is not None:
-            names["client_request_id"] = exchange.client_request_id
+        if named is not None:
+            names["client_request_id"] = named
         with request_context(**names):
             try:
                 await self._answer(exchange, scope)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.api.direct_cycle import DIRECT, DirectCycle
+from gateway.api.direct_cycle import DIRECT, NOBODY, DirectCycle
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -38,6 +39,8 @@ class BoundedHttp(HttpToolsProtocol):
     What is asked of the app's `straight` endpoints, by method and target, goes to them at once.
     """
 
+    #: The cycle of the request that is being read, where that goes straight.
+    _direct: DirectCycle | None = None
     _timer: asyncio.TimerHandle | None = None
     _in_head = True
     _head_bytes = 0
@@ -76,42 +79,63 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_head, self._head_bytes = False, 0
         if self._timer is not None:
             self._arrived()
-        endpoint = self._straight.get((self.parser.get_method(), self.url))
-        if endpoint is None or self.parser.get_http_version() != "1.1" or self._get_upgrade():
+        parser = self.parser
+        endpoint = self._straight.get((parser.get_method(), self.url))
+        if endpoint is None or parser.get_http_version() != "1.1" or parser.should_upgrade():
+            self._direct = None
             super().on_headers_complete()
         else:
-            self._go_straight(endpoint)
+            self._direct = self._go_straight(endpoint)
         if self._last and self.cycle is not None:
             self.cycle.keep_alive = False
 
-    def _go_straight(self, endpoint: Any) -> None:
+    def _go_straight(self, endpoint: Any) -> DirectCycle:
         """As uvicorn does, without taking the target apart, and with a way past ASGI."""
-        before, path, scope = self.cycle, self.url.decode("ascii"), dict[str, Any](self.scope)
+        before = self.cycle
+        scope: Any = self.scope
         self.cycle = cycle = DirectCycle(
-            scope=scope,  # type: ignore[arg-type]
+            scope=scope,
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
             access_logger=self.access_logger,
             access_log=self.access_log,
             default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
+            message_event=NOBODY,
             expect_100_continue=self.expect_100_continue,
             keep_alive=self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
-        scope |= {"method": "POST", "path": path, "raw_path": self.url, "query_string": b""}
-        scope |= {"path_params": {}, "extensions": {DIRECT: cycle}}
+        scope |= {"method": "POST", "path": self.url.decode("ascii"), "raw_path": self.url}
+        scope |= {"query_string": b"", "path_params": {}, "extensions": {DIRECT: cycle}}
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, endpoint)
         else:
             # Pipelined: it waits for those before it.
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, endpoint))
+        return cycle
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self._direct
+        if cycle is None:
+            super().on_body(body)
+        elif not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            if cycle.message_event is not NOBODY:
+                cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._in_head = self._ended = True
-        super().on_message_complete()
+        cycle = self._direct
+        if cycle is None:
+            super().on_message_complete()
+        elif not cycle.response_complete:
+            cycle.more_body = False
+            if cycle.message_event is not NOBODY:
+                cycle.message_event.set()
 
     def shutdown(self) -> None:
         """The server ends: so does the connection, with the request that is in hand or coming."""

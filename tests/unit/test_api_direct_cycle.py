@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from gateway.api.direct_cycle import DIRECT, DirectCycle, direct_of
+from gateway.api.direct_cycle import DIRECT, NOBODY, DirectCycle, direct_of
 
 SERVER = (b"server", b"tests")
 TYPE = (b"content-type", b"text/plain")
@@ -40,7 +40,7 @@ def cycle(wire: Wire, *, keep_alive: bool = True, also: tuple[bytes, bytes] = SE
         access_logger=log,
         access_log=False,
         default_headers=[also],
-        message_event=asyncio.Event(),
+        message_event=NOBODY,
         expect_100_continue=False,
         keep_alive=keep_alive,
         on_response=lambda: wire.written.append(b"over"),
@@ -127,6 +127,31 @@ async def test_who_reads_slowly_is_waited_for() -> None:
     made.flow.resume_writing()
     await waiting
     assert not made.behind
+
+
+async def test_who_begins_to_wait_hears_what_came_before() -> None:
+    made = cycle(Wire())
+    made.body += b"ab"
+    assert await made.receive() == {"type": "http.request", "body": b"ab", "more_body": True}
+    waiting = asyncio.create_task(made.receive())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made.more_body = False
+    made.message_event.set()
+    assert await waiting == {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def test_behind_the_whole_body_only_the_end_is_heard() -> None:
+    made = cycle(Wire())
+    made.body += b"ab"
+    assert made.whole_body() is None
+    made.more_body = False
+    assert made.whole_body() == b"ab"
+    waiting = asyncio.create_task(made.receive())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made.answer(200, [], b"")
+    assert await waiting == {"type": "http.disconnect"}
 
 
 async def test_endpoints_find_it_where_the_server_has_it() -> None:
