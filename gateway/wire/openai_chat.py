@@ -97,11 +97,15 @@ class OpenAIChat(OpenAIErrors):
             check_messages(asked.messages, odd, MediaReader(self._media, limits))
             messages = functions_as_calls(asked.messages)
         tools, tool_choice, allowed = _tools(asked)
+        sampling = _sampling(asked)
+        if asked.top_logprobs is not None:
+            _check_logprobs(asked.top_logprobs, asked.logprobs)
+        given, effort = asked.chat_template_kwargs, asked.reasoning_effort
         return TurnRequest(
             dialect=self.name,
             model=asked.model,
             messages=tuple(messages),
-            sampling=_sampling(asked),
+            sampling=sampling,
             tools=tools,
             stream=bool(asked.stream),
             include_usage=include_usage,
@@ -109,10 +113,10 @@ class OpenAIChat(OpenAIErrors):
             allowed_tools=allowed,
             parallel_tool_calls=asked.parallel_tool_calls is not False and not asked.functions,
             choices=choices,
-            top_logprobs=_top_logprobs(asked),
+            top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
             stop_token_ids=asked.stop_ids if asked.stop_token_ids else (),
             user=asked.user,
-            template_kwargs=template_options(asked.chat_template_kwargs, asked.reasoning_effort),
+            template_kwargs=template_options(given, effort) if given or effort is not None else {},
             **asdict(who),
             **(_OLD if asked.functions else {}),
         )
@@ -152,9 +156,7 @@ def _grammar(form: _ResponseFormat) -> dict[str, Any] | None:
     return reply_grammar(form.type, schema, f"{at}.type", f"{at}.json_schema.schema")
 
 
-def _top_logprobs(asked: ChatBody) -> int | None:
-    if asked.top_logprobs is not None:
-        between("top_logprobs", asked.top_logprobs, 0, MOST_TOP_LOGPROBS)
-        if not asked.logprobs:
-            raise invalid("top_logprobs", "only allowed when 'logprobs' is true")
-    return (asked.top_logprobs or 0) if asked.logprobs else None
+def _check_logprobs(most: int, wanted: bool | None) -> None:
+    between("top_logprobs", most, 0, MOST_TOP_LOGPROBS)
+    if not wanted:
+        raise invalid("top_logprobs", "only allowed when 'logprobs' is true")

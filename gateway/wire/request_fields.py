@@ -41,12 +41,11 @@ def with_usage(stream: bool | None, options: StreamOptions) -> bool:
 
 def template_options(given: Mapping[str, Any] | None, effort: str | None) -> dict[str, Any]:
     """What a template is given beside the messages: `chat_template_kwargs`, and the effort."""
-    options = dict(given) if given else {}
-    if options:
-        for name in _RESERVED:
-            if name in options:
-                raise invalid("chat_template_kwargs", f"'{name}' is given by the request itself")
-        check_depth(options, "chat_template_kwargs")
+    options = dict(given or {})
+    for name in _RESERVED:
+        if name in options:
+            raise invalid("chat_template_kwargs", f"'{name}' is given by the request itself")
+    check_depth(options, "chat_template_kwargs")
     if effort is not None:
         options.setdefault("reasoning_effort", effort)
     return options
