@@ -20,17 +20,26 @@ NOBODY = asyncio.Event()
 
 Headers = Iterable[tuple[bytes, bytes]]
 
+_FAILED = b"Internal Server Error"
+_FAILED_HEADERS = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"content-length", b"%d" % len(_FAILED)),
+    (b"connection", b"close"),
+)
+
 
 class DirectCycle(RequestResponseCycle):
     """Either `answer`, or `start`, `write` and `end`; names of headers are in lower case.
 
     A client that has gone is no error, as in ASGI: what is written is thrown away. `on_left` is
-    told of it at that moment.
+    told of it at that moment. The endpoint is a task of its own, `serving`, which tells of its end
+    by `ended`: a frame of `run_asgi` around it would be gone through at each of its steps.
     """
 
     _head = b""
     _taken = False
     on_left: Callable[[], None] | None = None
+    serving: asyncio.Task[None] | None = None
 
     @property
     def behind(self) -> bool:
@@ -65,6 +74,19 @@ class DirectCycle(RequestResponseCycle):
         """The connection is lost."""
         if self.on_left is not None and self.disconnected:
             self.on_left()
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """Where the endpoint failed, its client is told, or what was begun is cut off."""
+        cancelled = task.cancelled()
+        error = None if cancelled else task.exception()
+        if cancelled or error is not None or not (self.response_complete or self.disconnected):
+            self.logger.error("An endpoint failed to answer", exc_info=error)
+            if self.response_started:
+                self.transport.close()
+            else:
+                self.answer(500, _FAILED_HEADERS, _FAILED)
+        # Each of these refers to what refers to this.
+        self.serving, self.on_response = None, _nothing
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole response; `headers` have its length."""
@@ -121,6 +143,10 @@ class DirectCycle(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
+
+
+def _nothing() -> None:
+    pass
 
 
 def direct_of(scope: Mapping[str, Any]) -> DirectCycle | None:

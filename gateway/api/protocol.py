@@ -12,7 +12,7 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.api.direct_cycle import DIRECT, NOBODY, DirectCycle
 from gateway.telemetry import get_logger
@@ -115,6 +115,15 @@ class BoundedHttp(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, endpoint))
         return cycle
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if not isinstance(cycle, DirectCycle):
+            super()._start_asgi_task(cycle, app)
+            return
+        cycle.serving = task = self.loop.create_task(app(cycle.scope, cycle.receive, cycle.send))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(cycle.ended)
 
     def on_body(self, body: bytes) -> None:
         cycle = self._direct

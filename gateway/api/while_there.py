@@ -24,7 +24,7 @@ class WhileThere:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange, self._direct = exchange, exchange.direct
-        serving = asyncio.current_task()
+        serving = asyncio.current_task() if self._direct is None else self._direct.serving
         assert serving is not None
         self._serving = serving
 

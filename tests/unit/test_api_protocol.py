@@ -32,6 +32,15 @@ class App:
         body = await exchange.body(100_000, 5)
         if body == b"fail":
             raise ValueError("as it should")
+        if body == b"mute":
+            return
+        if body == b"half":
+            await exchange.begin(200, [])
+            await exchange.write(b"a")
+            raise ValueError("as it should")
+        if body == b"stop":
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(1)
         if body == b"wait":
             try:
                 with WhileThere(exchange):
@@ -121,10 +130,21 @@ async def test_what_asks_for_another_protocol_goes_the_usual_way(served: Served)
     assert await served.answer() == (200, b"asgi")
 
 
-async def test_an_endpoint_that_fails_is_told_of(served: Served) -> None:
-    served.writer.write(HEAD + b"\r\nfail")
+@pytest.mark.parametrize("how", [b"fail", b"mute", b"stop"])
+async def test_an_endpoint_that_fails_is_told_of(
+    served: Served, how: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.writer.write(HEAD + b"\r\n" + how)
     assert await served.answer() == (500, b"Internal Server Error")
     assert await served.reader.read() == b""
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def test_what_an_endpoint_began_and_did_not_end_is_cut_off(served: Served) -> None:
+    served.writer.write(HEAD + b"\r\nhalf")
+    told = await served.reader.read()
+    assert told.startswith(b"HTTP/1.1 200 OK")
+    assert told.endswith(b"1\r\na\r\n")
 
 
 async def test_work_ends_when_its_client_goes(served: Served) -> None:
