@@ -85,8 +85,10 @@ def checked_tools(tools: Sequence[dict[str, Any]], most: int) -> tuple[Mapping[s
 
 def checked_function(function: Mapping[str, Any], at: str) -> None:
     """Raises InvalidRequest for a function that cannot be offered."""
-    text_in(function, "name", at)
-    optional_text_in(function, "description", at)
+    if type(function.get("name")) is not str:
+        text_in(function, "name", at)
+    if type(function.get("description")) is not str:
+        optional_text_in(function, "description", at)
     if not isinstance(function.get("parameters") or {}, dict):
         raise invalid(f"{at}.parameters", "expected an object", "invalid_type")
     check_depth(function, at)
@@ -116,26 +118,23 @@ def _check_message(message: dict[str, Any], at: str, media: MediaReader) -> None
 
 def _is_usual_reply(message: dict[str, Any]) -> bool:
     """Whether an assistant's message of three fields has calls and, maybe, a text, and no more."""
-    content, calls = message.get("content"), message.get("tool_calls")
-    return (
-        "content" in message
-        and (content is None or isinstance(content, str))
-        and isinstance(calls, list)
-        and all(map(_is_usual_call, calls))
-    )
-
-
-def _is_usual_call(call: object) -> bool:
-    if not isinstance(call, dict) or call.keys() != _CALL_KEYS or call["type"] != "function":
+    calls = message.get("tool_calls")
+    if type(calls) is not list or "content" not in message:
         return False
-    function = call["function"]
-    return (
-        isinstance(call["id"], str)
-        and isinstance(function, dict)
-        and function.keys() == _FUNCTION_KEYS
-        and isinstance(function["name"], str)
-        and isinstance(function["arguments"], str)
-    )
+    content = message["content"]
+    if content is not None and type(content) is not str:
+        return False
+    for call in calls:
+        if type(call) is not dict or call.keys() != _CALL_KEYS or call["type"] != "function":
+            return False
+        function = call["function"]
+        if type(call["id"]) is not str or type(function) is not dict:
+            return False
+        if function.keys() != _FUNCTION_KEYS or type(function["name"]) is not str:
+            return False
+        if type(function["arguments"]) is not str:
+            return False
+    return True
 
 
 def _checked_part(part: object, at: str, role: str, media: MediaReader) -> dict[str, Any]:

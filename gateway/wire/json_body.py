@@ -45,8 +45,8 @@ def check_depth(value: object, param: str) -> None:
         # The tools of an agent come with every request: one loop, without a call for each of them.
         below: list[Any] = []
         for holder in level:
-            for item in holder.values() if isinstance(holder, dict) else holder:
-                if isinstance(item, _HOLDERS):
+            for item in holder.values() if type(holder) is dict else holder:
+                if type(item) is dict or type(item) is list:
                     below.append(item)  # noqa: PERF401 - what is said above
         if not below:
             return
