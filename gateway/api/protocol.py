@@ -46,6 +46,8 @@ class BoundedHttp(HttpToolsProtocol):
     _head_bytes = 0
     _ended = False
     _last = False
+    #: Since when no request is there.
+    _idle_at: float | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -57,6 +59,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         super().connection_lost(exc)
         if isinstance(self.cycle, DirectCycle):
             self.cycle.left()
@@ -145,6 +150,38 @@ class BoundedHttp(HttpToolsProtocol):
             cycle.more_body = False
             if cycle.message_event is not NOBODY:
                 cycle.message_event.set()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn does, but that one timer looks on, where it sets a new one at each answer."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_at = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._idle_for(self.timeout_keep_alive)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_at = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_at is None:
+            return
+        rest = self._idle_at + self.timeout_keep_alive - self.loop.time()
+        if rest > 0:
+            self._idle_for(rest)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _idle_for(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
 
     def shutdown(self) -> None:
         """The server ends: so does the connection, with the request that is in hand or coming."""

@@ -38,6 +38,8 @@ class App:
             await exchange.begin(200, [])
             await exchange.write(b"a")
             raise ValueError("as it should")
+        if body == b"slow":
+            await asyncio.sleep(1.5)
         if body == b"stop":
             asyncio.current_task().cancel()  # type: ignore[union-attr]
             await asyncio.sleep(1)
@@ -77,7 +79,9 @@ class Served:
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     app: Any = App()
-    config = uvicorn.Config(app, http=BoundedHttp, lifespan="off", log_config=None)
+    config = uvicorn.Config(
+        app, http=BoundedHttp, lifespan="off", log_config=None, timeout_keep_alive=1
+    )
     config.load()
     # What uvicorn wraps around an app has no `straight` of its own.
     config.loaded_app = app
@@ -153,3 +157,19 @@ async def test_work_ends_when_its_client_goes(served: Served) -> None:
     served.writer.close()
     async with asyncio.timeout(5):
         await served.app.left.wait()
+
+
+async def test_a_connection_is_kept_while_it_is_used_and_a_second_more(served: Served) -> None:
+    for _ in range(3):
+        served.writer.write(HEAD + b"\r\nbody")
+        assert await served.answer() == (200, b"body")
+        answered = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.4)
+    assert await served.reader.read() == b""
+    assert 0.9 < asyncio.get_running_loop().time() - answered < 5
+
+
+async def test_a_request_may_take_longer_than_an_idle_connection_is_kept(served: Served) -> None:
+    for body in (b"body", b"slow", b"body"):
+        served.writer.write(HEAD + b"\r\n" + body)
+        assert await served.answer() == (200, body)
