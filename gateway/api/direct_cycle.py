@@ -32,8 +32,8 @@ class DirectCycle(RequestResponseCycle):
     """Either `answer`, or `start`, `write` and `end`; names of headers are in lower case.
 
     A client that has gone is no error, as in ASGI: what is written is thrown away. `on_left` is
-    told of it at that moment. The endpoint is a task of its own, `serving`, which tells of its end
-    by `ended`: a frame of `run_asgi` around it would be gone through at each of its steps.
+    told of it at that moment. The endpoint is all of the task `serving`, whose end is told to
+    `ended`: the frame of `run_asgi` around it would be gone through at each of its steps.
     """
 
     _head = b""

@@ -190,8 +190,6 @@ class Admission:
 
         None where neither this key's tokens are limited nor its tenant's.
         """
-        if not self.counts:
-            return None
         buckets = [one.tokens for one in self._allowances if one.tokens is not None]
         return Meter(buckets, listener) if buckets else None
 
