@@ -29,7 +29,11 @@ class App:
 
     async def echo(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange({}, receive, send, new_id(), None, direct_of(scope))
-        body = await exchange.body(100_000, 5)
+        try:
+            body = await exchange.body(100_000, 5)
+        except ClientLeft:
+            self.left.set()
+            return
         if body == b"fail":
             raise ValueError("as it should")
         if body == b"mute":
@@ -117,6 +121,13 @@ async def test_a_body_that_fills_the_buffer_is_read_on(served: Served) -> None:
     assert await served.answer() == (200, b"more")
 
 
+async def test_a_body_that_waits_to_be_asked_for_is(served: Served) -> None:
+    served.writer.write(HEAD + b"expect: 100-continue\r\n\r\n")
+    assert await served.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    served.writer.write(b"body")
+    assert await served.answer() == (200, b"body")
+
+
 async def test_requests_behind_one_another_are_answered_in_turn(served: Served) -> None:
     served.writer.write(b"".join(HEAD + b"\r\n" + body for body in (b"1st.", b"2nd.", b"3rd.")))
     assert [await served.answer() for _ in range(3)] == [
@@ -151,8 +162,9 @@ async def test_what_an_endpoint_began_and_did_not_end_is_cut_off(served: Served)
     assert told.endswith(b"1\r\na\r\n")
 
 
-async def test_work_ends_when_its_client_goes(served: Served) -> None:
-    served.writer.write(HEAD + b"\r\nwait")
+@pytest.mark.parametrize("body", [b"wait", b"bo"])
+async def test_work_ends_when_its_client_goes(served: Served, body: bytes) -> None:
+    served.writer.write(HEAD + b"\r\n" + body)
     await asyncio.sleep(0.05)
     served.writer.close()
     async with asyncio.timeout(5):
