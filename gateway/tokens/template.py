@@ -11,11 +11,11 @@ import jinja2
 import jinja2.nodes
 import jinja2.parser
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.errors import ConfigError, InvalidRequest
 from gateway.records import DESCRIBED, Message, is_media
 from gateway.tokens.formats import HERMES
+from gateway.tokens.sandbox import Sandbox
 
 
 class _Generation(Extension):
@@ -57,7 +57,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment = Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _tojson
@@ -67,9 +67,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from None
-        # A chain of maps otherwise, which is walked at each rendering.
+        # Put together once: globals are a chain of maps, which is walked at each rendering.
         self._template.globals = dict(self._template.globals)
-        self._special_tokens = dict(special_tokens)
+        self._names = {**self._template.globals, **special_tokens, "documents": None}
         self.source = source
         self._takes_strings = True
         self._takes_strings = not self._reads_parts_only()
@@ -98,7 +98,16 @@ class ChatTemplate:
         """
         if self.one_call:
             messages = one_call_each(messages)
-        return [self.adapt(message) for message in messages]
+        return [
+            # What only says something stands in that form already.
+            message
+            if type(message) is dict
+            and type(message.get("content")) is str
+            and "tool_calls" not in message
+            and message["role"] != "developer"
+            else self.adapt(message)
+            for message in messages
+        ]
 
     def _reads_parts_only(self) -> bool:
         """Whether a text has to come as a list of one part: some templates of image models."""
@@ -127,17 +136,16 @@ class ChatTemplate:
         """
         if not self._takes_strings:
             messages = [_in_parts(message) for message in messages]
+        names = {
+            **self._names,
+            **kwargs,
+            "messages": messages,
+            "tools": list(tools) or None,
+            "add_generation_prompt": generate,
+        }
         try:
-            return self._template.render(
-                {
-                    **self._special_tokens,
-                    **kwargs,
-                    "messages": messages,
-                    "tools": list(tools) or None,
-                    "documents": kwargs.get("documents"),
-                    "add_generation_prompt": generate,
-                }
-            )
+            context = self._template.new_context(names, shared=True)
+            return "".join(self._template.root_render_func(context))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise InvalidRequest(
                 f"The model's chat template cannot render these messages: {error}",

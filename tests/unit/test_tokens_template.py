@@ -85,6 +85,26 @@ def test_messages_take_the_form_that_templates_read() -> None:
     assert "tool_calls" not in for_template({"role": "assistant", "tool_calls": []})
 
 
+def test_a_conversation_takes_that_form_whether_or_not_its_messages_have_it_already() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}", {})
+    messages = [
+        {"role": "developer", "content": "a"},
+        {"role": "user", "content": "b", "name": "n"},
+        {"role": "assistant", "content": "c", "tool_calls": []},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": [{"type": "text", "text": "d"}]},
+        {"role": "user"},
+    ]
+    assert template.adapt_all(messages) == [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "b", "name": "n"},
+        {"role": "assistant", "content": "c"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "d"},
+        {"role": "user", "content": ""},
+    ]
+
+
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
