@@ -108,15 +108,9 @@ class Tokenizer:
 
         With `special`, those that the tokenizer puts around a text of its own are added.
         """
-        ids: list[int] = []
         if self._words is not None and self._parted is not None and not special:
-            for index, part in enumerate(self._parted(text)):
-                if index % 2:
-                    ids.append(self._added[part])
-                elif part:
-                    ids += self._words.encode(part)
-        else:
-            ids += self._backend.encode(text, add_special_tokens=special).ids
+            return self._words.encode_parted(self._parted(text), self._added)
+        ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
         return ids
 
     def forget(self) -> None:
@@ -126,7 +120,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip: frozenset[int] = frozenset()) -> str:
         """Text of `ids` without those in `skip`; bytes that are no UTF-8 become U+FFFD."""
-        kept = [id_ for id_ in ids if id_ not in skip]
+        kept = list(ids)
+        if skip and not skip.isdisjoint(kept):
+            kept = [id_ for id_ in kept if id_ not in skip]
         text: str = self._backend.decode(kept, skip_special_tokens=False)
         return text
 
