@@ -30,12 +30,12 @@ class ReplyParser:
         mint: Callable[[], str],
     ) -> None:
         self._stop_ids = frozenset(stop_token_ids)
-        self._hidden = _hidden(tokenizer, form)
+        self._hidden = tokenizer.hidden_ids(form.wrappers, form.marks)
         self._detokenizer = detokenizer(tokenizer)
         self._cutter = StopCutter(stop_strings)
         self._splitter = Splitter(form, mint)
         #: What is decoded is what is shown.
-        self._plain = not (form.calls or form.think or form.prefilled or stop_strings)
+        self._plain = form.plain and not stop_strings
         self._ended = False
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -123,10 +123,15 @@ def parse_reply(
     `call_ids` are those that the incremental parser has given out; `mint` serves calls beyond.
     """
     stops = frozenset(stop_token_ids)
-    end = next((index for index, id_ in enumerate(ids) if id_ in stops), len(ids))
-    text = tokenizer.decode(ids[:end], skip=_hidden(tokenizer, form))
-    if found := cut_at(text, stop_strings):
+    for end, id_ in enumerate(ids):
+        if id_ in stops:
+            ids = ids[:end]
+            break
+    text = tokenizer.decode(ids, skip=tokenizer.hidden_ids(form.wrappers, form.marks))
+    if stop_strings and (found := cut_at(text, stop_strings)):
         text = text[: found[0]]
+    if form.plain:
+        return Reply(text=text)
     parts = split(text, form)
     given = iter(call_ids)
     return Reply(
@@ -137,8 +142,3 @@ def parse_reply(
             for name, arguments in parts.calls
         ),
     )
-
-
-def _hidden(tokenizer: Tokenizer, form: ReplyFormat) -> frozenset[int]:
-    """Ids that are never shown: special ones but for the marks that the form reads, wrappers."""
-    return tokenizer.hidden_ids(form.wrappers, form.marks)

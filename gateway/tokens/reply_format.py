@@ -16,7 +16,9 @@ class ReplyFormat:
     """`think`: what leads a reply as `thought` says is reasoning. `calls`: how calls are written.
 
     `prefilled`: the prompt has opened the reasoning already. Calls of tools in `schemas` get
-    arguments of the types that these say. With none of them the reply is plain.
+    arguments of the types that these say. With none of them the reply is `plain`. `marks` are texts
+    that are read even where they are special tokens, `wrappers` are tokens that are never shown,
+    special or not.
     """
 
     think: bool = False
@@ -24,6 +26,16 @@ class ReplyFormat:
     prefilled: bool = False
     thought: Thought = THINK
     schemas: Schemas = field(default_factory=dict)
+    plain: bool = field(init=False, compare=False)
+    marks: tuple[str, ...] = field(init=False, compare=False)
+    wrappers: tuple[str, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        calls = self.calls
+        own = calls.marks if calls else ()
+        object.__setattr__(self, "plain", not (calls or self.think or self.prefilled))
+        object.__setattr__(self, "marks", (*self.thought.marks, *own))
+        object.__setattr__(self, "wrappers", calls.wrappers if calls else ())
 
     @classmethod
     def of(
@@ -49,16 +61,6 @@ class ReplyFormat:
             thought=form.thought,
             schemas={one["name"]: one.get("parameters") or {} for one in functions},
         )
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Texts that are read even where they are special tokens."""
-        return (*self.thought.marks, *(self.calls.marks if self.calls else ()))
-
-    @property
-    def wrappers(self) -> tuple[str, ...]:
-        """Tokens that are never shown, special or not."""
-        return self.calls.wrappers if self.calls else ()
 
 
 class SplitReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):

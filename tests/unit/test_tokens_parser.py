@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,16 @@ def test_the_form_comes_from_the_template_and_the_prompt() -> None:
         think=True, calls=HERMES, prefilled=True, schemas={"f": {"x": 1}}
     )
     assert ReplyFormat.of(qwen, prompt_end="</think>\n\n") == ReplyFormat(think=True)
+
+
+def test_a_form_says_what_of_a_reply_is_read() -> None:
+    assert ReplyFormat().plain
+    assert not any(
+        form.plain for form in (TOOLED, ReplyFormat(think=True), ReplyFormat(prefilled=True))
+    )
+    forced = replace(ReplyFormat(), calls=HERMES)
+    assert not forced.plain
+    assert forced.marks == ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
 @pytest.fixture(scope="module")
