@@ -56,8 +56,13 @@ class Choice:
         stored = False
         try:
             try:
-                await self._start()
-                bind(policy_version=source.version)
+                try:
+                    await source.start()
+                except EngineRejected as error:
+                    self._check_asked(error)
+                    raise
+                version = source.version
+                bind(policy_version=version)
                 if listener is not None:
                     await listener.started(opening)
                 finish = await source.pour(
@@ -71,14 +76,17 @@ class Choice:
                     f"the engine gave up on the reply: {detail or 'no finish'}",
                     engine=source.engine,
                 )
-            reply = self._ordered(source.reply(sampled.ids))
+            reply = source.reply(sampled.ids)
+            if reply.tool_calls or reply.reasoning:
+                # In the order in which it was told; what only says something needs none.
+                reply = reply.ordered(self._told(ended=True))
             turn = self._record(finish, reply)
             if self._signal is not None and not self._signal.done():
                 # It is every choice's, and goes on where one of them is cancelled.
                 await asyncio.shield(self._signal)
             await self._recorder.commit(self._call, turn)
             stored = True
-            ended = self._ended(turn, reply)
+            ended = self._ended(turn, reply, version)
             if listener is not None:
                 await listener.ended(ended)
             return ended
@@ -98,26 +106,16 @@ class Choice:
         sampled.streamed += piece.deltas
         return True if listener is None else listener.sampled(piece)
 
-    async def _start(self) -> None:
-        """Raises InvalidRequest where the engine refuses what is shown, or to be enforced."""
-        try:
-            await self._source.start()
-        except EngineRejected as error:
-            if self._sampling.grammar is None or "grammar" not in error.message.lower():
-                if self._call.media:
-                    raise InvalidRequest(error.message, param="messages") from error
-                raise
+    def _check_asked(self, error: EngineRejected) -> None:
+        """Raises InvalidRequest where an engine refused what is shown, or to be enforced."""
+        if self._sampling.grammar is not None and "grammar" in error.message.lower():
             forced = self._call.request.tool_choice == "required"
             raise InvalidRequest(
                 "The schema is invalid, or uses what cannot be enforced.",
                 param="tools" if forced else "response_format",
             ) from error
-
-    def _ordered(self, reply: Reply) -> Reply:
-        """In the order in which it was told; what only says something needs none."""
-        if not reply.tool_calls and not reply.reasoning:
-            return reply
-        return reply.ordered(self._told(ended=True))
+        if self._call.media:
+            raise InvalidRequest(error.message, param="messages") from error
 
     def _told(self, *, ended: bool) -> Sequence[Delta]:
         if self._source.watched:
@@ -144,16 +142,17 @@ class Choice:
             queued_ms=self._queued_ms,
         )
 
-    def _ended(self, turn: TurnRecord, reply: Reply) -> Ended:
-        stopped_by = self._source.stopped_by
+    def _ended(self, turn: TurnRecord, reply: Reply, version: int | None) -> Ended:
+        stops = self._call.request.sampling.stop
+        stopped_by = self._source.stopped_by if stops else None
         return Ended(
             choice=self._index,
             turn_id=turn.id,
             reply=reply,
             finish_reason=turn.finish_reason,
-            stopped_by=stopped_by if stopped_by in self._call.request.sampling.stop else None,
+            stopped_by=stopped_by if stopped_by in stops else None,
             usage=turn.usage,
-            version=self._source.version,
+            version=version,
             sampled_ids=tuple(self._sampled.ids),
             logprobs=tuple(self._sampled.logprobs),
             top=tuple(self._sampled.top),

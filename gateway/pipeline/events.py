@@ -82,6 +82,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def usage(self) -> Usage:
         """A prompt counts once, every choice's reply: as the OpenAI API sums it."""
+        if len(self.choices) == 1:
+            return self.choices[0].usage
         firsts = self.choices[:: len(self.choices) // self.prompts]
         return Usage(
             prompt_tokens=sum(choice.usage.prompt_tokens for choice in firsts),

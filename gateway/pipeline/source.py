@@ -100,6 +100,8 @@ class TokenSource:
         self._call_prefix = call_prefix
         # Which stop string ended it is what the parser alone tells.
         self._parser = self._new_parser() if watched or sampling.stop else None
+        self.watched = self._parser is not None
+        self.start, self.aclose = stream.start, stream.aclose
 
     @property
     def started(self) -> bool:
@@ -117,18 +119,25 @@ class TokenSource:
     def stopped_by(self) -> str | None:
         return None if self._parser is None else self._parser.stopped_by
 
-    @property
-    def watched(self) -> bool:
-        return self._parser is not None
-
-    async def start(self) -> None:
-        await self._stream.start()
-
     async def pour(
         self, took: Callable[[Piece], bool], ready: Callable[[], Awaitable[None]]
     ) -> Finish | None:
+        parser, choice = self._parser, self._choice
+
         def take(chunk: Chunk) -> bool:
-            return took(self._piece(chunk))
+            deltas: Sequence[Delta] = ()
+            if parser is not None:
+                deltas = _fed(parser, chunk.ids, ended=chunk.finish is not None)
+            return took(
+                Piece(
+                    choice=choice,
+                    deltas=tuple(deltas),
+                    ids=chunk.ids,
+                    logprobs=chunk.logprobs,
+                    top=chunk.top,
+                    kept=chunk.kept,
+                )
+            )
 
         try:
             while True:
@@ -140,19 +149,6 @@ class TokenSource:
                     return chunk.finish
         except StopAsyncIteration:
             return None
-
-    def _piece(self, chunk: Chunk) -> Piece:
-        deltas: Sequence[Delta] = ()
-        if self._parser is not None:
-            deltas = _fed(self._parser, chunk.ids, ended=chunk.finish is not None)
-        return Piece(
-            choice=self._choice,
-            deltas=tuple(deltas),
-            ids=chunk.ids,
-            logprobs=chunk.logprobs,
-            top=chunk.top,
-            kept=chunk.kept,
-        )
 
     def reply(self, sampled_ids: list[int]) -> Reply:
         return parse_reply(
@@ -169,12 +165,11 @@ class TokenSource:
         return _fed(self._new_parser(), sampled_ids, ended=ended)
 
     def reasoning_tokens(self, sampled_ids: list[int]) -> int:
+        if self._form.plain:
+            return 0
         return reasoning_tokens(
             self._tokenizer, sampled_ids, self._form, self._tokenizer.facts.stop_token_ids
         )
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
     def _new_parser(self) -> ReplyParser:
         return ReplyParser(
@@ -199,10 +194,9 @@ def reply_format(
     tokenizer: Tokenizer, prompt: Prompt, tools: Sequence[Mapping[str, Any]]
 ) -> ReplyFormat:
     """How the model will write its reply to a prompt; `tools` are those that it may call."""
-    template = tokenizer.chat_template
-    thinks = tokenizer.calls.thought.sign in template
-    if not tools and not thinks and tokenizer.calls.untooled is None:
+    if not tools and tokenizer.answers_plainly:
         return _PLAIN
     # Only what may have been opened there is looked for.
-    end = tokenizer.decode(prompt.ids[-_TAIL_IDS:]) if thinks else ""
-    return ReplyFormat.of(template, prompt_end=end, tools=tools, form=tokenizer.calls)
+    end = tokenizer.decode(prompt.ids[-_TAIL_IDS:]) if tokenizer.thinks else ""
+    template, form = tokenizer.chat_template, tokenizer.calls
+    return ReplyFormat.of(template, prompt_end=end, tools=tools, form=form)

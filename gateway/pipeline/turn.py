@@ -6,10 +6,10 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from msgspec.structs import replace
 
 from gateway.errors import StoreError
@@ -48,8 +48,7 @@ TEXT_ONLY = "no_token_ids"
 _MOST_RANKED = 16_384
 
 
-@dataclass(slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, kw_only=True):
     """One request in its place: what all its choices share.
 
     `clock` is its arrival by `time.perf_counter`, `unsettled` how many choices have neither been
@@ -70,15 +69,14 @@ class Call:
         return (time.perf_counter() - self.clock) * 1e3
 
 
-@dataclass(slots=True, kw_only=True)
-class Sampled:
+class Sampled(msgspec.Struct, kw_only=True):
     """What has come from the engine so far; `streamed` is what it showed, if it was `watched`."""
 
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    top: list[Ranked] = field(default_factory=list)
-    kept: list[Sequence[int]] = field(default_factory=list)
-    streamed: list[Delta] = field(default_factory=list)
+    ids: list[int] = []
+    logprobs: list[float] = []
+    top: list[Ranked] = []
+    kept: list[Sequence[int]] = []
+    streamed: list[Delta] = []
     first_token_ms: float | None = None
     watched: bool = True
 
@@ -155,7 +153,7 @@ def turn_record(
     principal, request, place = call.principal, call.request, call.place
     resolution = place.resolution
     parent = resolution.parent
-    message = reply.stored()
+    message = reply.stored() if reply.order else reply.message()
     reason = untrainable(sampled, finish, sampling, call.media)
     usage = finish.usage or Usage(
         prompt_tokens=(finish.prompt_tokens if call.media else None) or len(prompt.ids),
@@ -186,7 +184,9 @@ def turn_record(
         chain_hash=chained(place.chain, message, request.hash_key),
         message_count=len(request.messages) + 1,
         messages=tuple(request.messages[resolution.new_from :]),
-        tools=SAME_TOOLS if _offered_before(request, parent, place.head) else request.tools,
+        tools=SAME_TOOLS
+        if parent is not None and _offered_before(request, parent, place.head)
+        else request.tools,
         tools_hash=place.head,
         reply=message,
         shared_len=prompt.shared_len,
@@ -254,6 +254,6 @@ def _to_repeat(
     return fields
 
 
-def _offered_before(request: TurnRequest, parent: Candidate | None, head: bytes) -> bool:
+def _offered_before(request: TurnRequest, parent: Candidate, head: bytes) -> bool:
     """Whether the tools are the very ones that the parent's request offered."""
-    return bool(request.tools) and parent is not None and parent.tools_hash[HALF:] == head[HALF:]
+    return bool(request.tools) and parent.tools_hash[HALF:] == head[HALF:]

@@ -77,6 +77,16 @@ class Tokenizer:
         """How the model writes tool calls."""
         return format_of(self.chat_template)
 
+    @cached_property
+    def thinks(self) -> bool:
+        """Whether the chat template knows of reasoning."""
+        return self.calls.thought.sign in self.chat_template
+
+    @cached_property
+    def answers_plainly(self) -> bool:
+        """Whether a reply is what it says and no more where no tool may be called."""
+        return not self.thinks and self.calls.untooled is None
+
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
         """Read the tokenizer of a model directory.
