@@ -21,6 +21,8 @@ from heapq import heappop, heappush
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from gateway.config import FreshnessSettings
 from gateway.errors import TooManyRequests
 from gateway.freshness import LONGEST_WAIT_S, Admission, Load, admit, retry_after, share
@@ -31,21 +33,20 @@ from gateway.store.admission import Counts
 _BELIEVED_S = 10.0
 
 
-class _Sampling(AbstractContextManager[None]):
+class _Sampling(msgspec.Struct):
     """What `Admitter.sampling` gives; as a generator it would cost every request more."""
 
-    def __init__(
-        self, running: Counter[UUID], since: Counter[UUID], lineage_id: UUID, turns: int
-    ) -> None:
-        self._running, self._since = running, since
-        self._lineage_id, self._turns = lineage_id, turns
+    running: Counter[UUID]
+    since: Counter[UUID]
+    lineage_id: UUID
+    turns: int
 
     def __enter__(self) -> None:
-        self._running[self._lineage_id] += self._turns
+        self.running[self.lineage_id] += self.turns
 
     def __exit__(self, *_: object) -> None:
-        self._running[self._lineage_id] -= self._turns
-        self._since[self._lineage_id] += self._turns
+        self.running[self.lineage_id] -= self.turns
+        self.since[self.lineage_id] += self.turns
 
 
 class Admitter:
@@ -93,9 +94,11 @@ class Admitter:
 
     def load(self, lineage_id: UUID) -> Load | None:
         """The line as it is now, as far as is known; None where nothing is held back."""
-        counts, now = self._counts.get(lineage_id), self._clock()
-        age = now - self._read_at
-        if counts is None or not counts.live or age > self._believed_s:
+        counts = self._counts.get(lineage_id)
+        if counts is None or not counts.live:
+            return None
+        age = self._clock() - self._read_at
+        if age > self._believed_s:
             return None
         full = counts.full_batch or self._settings.batch
         own = self._running[lineage_id] + self._uncounted[lineage_id] + self._since[lineage_id]
@@ -116,15 +119,16 @@ class Admitter:
         waits than versions will consume in time.
         """
         load = self.load(lineage_id)
+        if load is None:
+            return True
         found = admit(load, opens=opens, rejects=rejects, hard_cap=self._settings.hard_cap)
         if found is not Admission.REJECTED:
-            if load is None or not (opens and rejects):
+            if not (opens and rejects):
                 return found is Admission.CAPTURED
             if self._share[lineage_id] > 0:
                 self._share[lineage_id] -= 1
                 return True
             self.want()
-        assert load is not None, "nothing is held back without a load"
         wait_s = self._place_in_line(lineage_id, load)
         raise TooManyRequests(
             f"Training is behind: {load.pending} turns wait, and versions consume "

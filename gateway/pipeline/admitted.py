@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gateway.engine.pool import EnginePool
 from gateway.pipeline.admission import Admitter
 from gateway.pipeline.source import Source, TokenSource
 from gateway.pipeline.turn import Call
@@ -21,23 +22,24 @@ def admitted(
     admitter: Admitter,
     call: Call,
     sources: Sequence[tuple[Sampling, Source]],
-    kept_most: int = 0,
+    pool: EnginePool,
 ) -> int:
     """How many turns of a call will wait to be trained on.
 
-    Where sampling is cut to at most `kept_most` ids, an engine tells which.
+    Where sampling is cut, an engine of the `pool` may tell to which ids.
 
     Side calls, keys that are not captured and what cannot be trained on are never held back. What
     is too much for training is served uncaptured. Raises TooManyRequests for a call that opens a
     session, of a key that is to be turned away.
     """
     principal, place = call.principal, call.place
-    if (
-        not learnable(call)
-        or not all(isinstance(source, TokenSource) for _, source in sources)
-        or any(sampling.untrainable(kept=sampling.cut_within(kept_most)) for sampling, _ in sources)
-    ):
+    if not learnable(call):
         return 0
+    for sampling, source in sources:
+        if not isinstance(source, TokenSource):
+            return 0
+        if sampling.untrainable() is not None and not sampling.cut_within(pool.kept_most):
+            return 0
     if admitter.admit(
         principal.lineage_id,
         opens=place.resolution.session_id is None,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.config import SamplingDefaults
 from gateway.errors import ContextTooLong, InvalidRequest
 from gateway.pipeline.turn import Call
-from gateway.records import Sampling, TurnKind
+from gateway.records import Sampling, TurnKind, first_outside
 from gateway.tokens.tokenizer import Tokenizer
 
 #: SGLang refuses prompts that leave fewer ids than this in the context.
@@ -31,7 +31,7 @@ def bounded(
     InvalidRequest, of which ContextTooLong is one.
     """
     request, facts = call.request, tokenizer.facts
-    if (wrong := tokenizer.first_invalid(prompt_ids)) is not None:
+    if (wrong := first_outside(prompt_ids, facts.vocab_size)) is not None:
         raise InvalidRequest(f"token id {wrong} is outside the model's vocabulary")
     left = limit - len(prompt_ids)
     asked = request.sampling.max_tokens

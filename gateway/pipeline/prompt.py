@@ -11,12 +11,13 @@ import msgspec
 
 from gateway.errors import InvalidRequest, StoreError
 from gateway.records import (
+    Candidate,
+    Media,
     Message,
     Principal,
     Resolution,
     Trail,
     TurnRequest,
-    media_of,
     packed_ids,
     plain_text,
 )
@@ -58,18 +59,30 @@ class Prompter:
         self._thread.shutdown()
 
     async def prompt(
-        self, principal: Principal, request: TurnRequest, resolution: Resolution
+        self,
+        principal: Principal,
+        request: TurnRequest,
+        resolution: Resolution,
+        media: Sequence[Media],
     ) -> Prompt:
-        """Raises InvalidRequest where the model's template refuses the messages."""
-        trail = await self._trail(principal, resolution)
-        if trail is None and _short(request):
-            return self._rendered(request, resolution, None, None)
-        if trail is not None and _few(request.messages[max(resolution.new_from - 1, 0) :]):
-            extended, _ = self._extended(request, resolution, trail)
+        """`media` are those of the messages.
+
+        Raises InvalidRequest where the model's template refuses the messages.
+        """
+        trail = None
+        if resolution.parent is not None:
+            trail = await self._trail(principal, resolution.parent)
+        if trail is None:
+            if request.prompt_ids is not None or (not request.tools and _few(request.messages)):
+                return self._rendered(request, resolution, None, None, media)
+        elif _few(request.messages[max(resolution.new_from - 1, 0) :]):
+            extended, _ = self._extended(request, resolution, trail, media)
             if extended is not None:
                 return extended
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._build, request, resolution, trail)
+        return await loop.run_in_executor(
+            self._thread, self._build, request, resolution, trail, media
+        )
 
     async def ids(self, request: TurnRequest) -> Sequence[int]:
         """The ids [P] that a request is rendered to. Raises InvalidRequest as `prompt` does."""
@@ -79,32 +92,37 @@ class Prompter:
             self._thread, render, request.messages, request.tools, request.template_kwargs
         )
 
-    async def _trail(self, principal: Principal, resolution: Resolution) -> Trail | None:
-        if resolution.parent is None:
-            return None
+    async def _trail(self, principal: Principal, parent: Candidate) -> Trail | None:
         try:
-            trail = await self._turns.trail(principal.tenant_id, resolution.parent.turn_id)
+            trail = await self._turns.trail(principal.tenant_id, parent.turn_id)
         except StoreError as error:
             log.warning("trail_without_store", error=error.message)
             return None
         # A turn that came as text has no ids that could be extended.
         return trail if trail is not None and trail.sampled_ids else None
 
-    def _build(self, request: TurnRequest, resolution: Resolution, trail: Trail | None) -> Prompt:
+    def _build(
+        self,
+        request: TurnRequest,
+        resolution: Resolution,
+        trail: Trail | None,
+        media: Sequence[Media],
+    ) -> Prompt:
         reason = None
         if trail is not None:
-            extended, reason = self._extended(request, resolution, trail)
+            extended, reason = self._extended(request, resolution, trail, media)
             if extended is not None:
                 return extended
-        return self._rendered(request, resolution, trail, reason)
+        return self._rendered(request, resolution, trail, reason, media)
 
     def _extended(
-        self, request: TurnRequest, resolution: Resolution, trail: Trail
+        self, request: TurnRequest, resolution: Resolution, trail: Trail, media: Sequence[Media]
     ) -> tuple[Prompt | None, str | None]:
         """The trail with the ids of what is new, or why there is no such prompt."""
         if request.prompt_ids is not None:
             return None, None
-        if (reason := self._reason(resolution)) is not None:
+        reason = resolution.branch_reason
+        if reason is not None and self._matters(reason):
             return None, reason
         messages = request.messages
         extension = self._renderer.extend(
@@ -118,16 +136,13 @@ class Prompter:
             return None, extension.reason
         whole = _whole(trail)
         ids = whole + _packed(extension.added)
-        media = media_of(messages)
         if media and not is_marked(ids, media, self._renderer.marks):
             return None, "media_marks_differ"
         return Prompt(ids=ids, shared_len=len(whole), parent=trail), None
 
-    def _reason(self, resolution: Resolution) -> str | None:
-        """Why the parent cannot be extended, as far as resolution tells."""
-        reason = resolution.branch_reason
-        unshown = reason == "tools_changed" and not self._renderer.uses_tools
-        return None if unshown else reason
+    def _matters(self, reason: str) -> bool:
+        """Whether what resolution says keeps the parent from being extended."""
+        return reason != "tools_changed" or self._renderer.uses_tools
 
     def _rendered(
         self,
@@ -135,17 +150,20 @@ class Prompter:
         resolution: Resolution,
         trail: Trail | None,
         reason: str | None,
+        media: Sequence[Media],
     ) -> Prompt:
         """The whole prompt anew, `reason` being why a `trail` was not extended."""
         if request.prompt_ids is not None:
             return Prompt(ids=_packed(request.prompt_ids))
         if trail is None:
-            reason = self._reason(resolution)
+            reason = resolution.branch_reason
+            if reason is not None and not self._matters(reason):
+                reason = None
             if resolution.parent is not None and reason is None:
                 reason = "parent_ids_missing"
-        messages = request.messages
-        ids = _packed(self._renderer.render(messages, request.tools, request.template_kwargs))
-        media = media_of(messages)
+        ids = _packed(
+            self._renderer.render(request.messages, request.tools, request.template_kwargs)
+        )
         if media and not is_marked(ids, media, self._renderer.marks):
             raise InvalidRequest(
                 "The model's template cannot place these images or audio, or the text holds a "
@@ -156,25 +174,18 @@ class Prompter:
         return Prompt(ids=ids, shared_len=shared, branch_reason=reason, parent=trail)
 
 
-def _short(request: TurnRequest) -> bool:
-    """Whether a prompt is rendered in well under a millisecond."""
-    if request.prompt_ids is not None:
-        return True
-    return not request.tools and _few(request.messages)
-
-
 def _few(messages: Sequence[Message]) -> bool:
-    """Whether messages are tokenized in about that time; a reply is, with what follows it."""
+    """Whether messages are tokenized in well under a millisecond; a reply, with what follows it."""
     if len(messages) > _FEW_MESSAGES:
         return False
-    return sum(map(_length, messages)) <= _FEW_CHARACTERS
-
-
-def _length(message: Message) -> int:
-    content = message.get("content")
-    size = len(content) if isinstance(content, str) else len(plain_text(message))
-    calls = message.get("tool_calls") or ()
-    return size + sum(len(call["function"]["arguments"]) for call in calls)
+    left = _FEW_CHARACTERS
+    for message in messages:
+        content = message.get("content")
+        left -= len(content) if type(content) is str else len(plain_text(message))
+        if "tool_calls" in message:
+            for call in message["tool_calls"] or ():
+                left -= len(call["function"]["arguments"])
+    return left >= 0
 
 
 def _whole(trail: Trail) -> array[int]:

@@ -79,6 +79,9 @@ class Pipeline:
         self._settings = settings
         self._pool = pool
         self._tokenizer = tokenizer
+        told = 0 if tokenizer is None else tokenizer.facts.context_length
+        #: In ids; an engine may have been started with less.
+        self._context_length = settings.model.context_length or told
         self._placer = Placer(settings, turns, awareness)
         self._prompter = Prompter(turns, renderer)
         self._spans = None if traces is None else TurnSpans(traces)
@@ -123,14 +126,14 @@ class Pipeline:
         Engines of text tell no lengths, and get all of it. Raises InvalidRequest where the model's
         template refuses the messages.
         """
-        tokenizer = self._tokenizer
-        if tokenizer is None or self._pool.text_only(principal.lineage_id):
+        if self._tokenizer is None or self._pool.text_only(principal.lineage_id):
             return request
 
         async def measure(asked: TurnRequest) -> int:
             return len(await self._prompter.ids(asked))
 
-        return await fitting(request, self._context(tokenizer), measure)
+        limit = self._pool.context_length(self._context_length)
+        return await fitting(request, limit, measure)
 
     async def serve_turn(
         self,
@@ -153,8 +156,11 @@ class Pipeline:
         as_text = self._tokenizer is None or self._pool.text_only(principal.lineage_id)
         if media:
             self._check_media(media, as_text=as_text)
-        # Ids of one millisecond are in no order: sorted, they keep that of the choices.
-        turn_ids = sorted(new_id() for _ in range(request.choices))
+        if request.choices == 1:
+            turn_ids = [new_id()]
+        else:
+            # Ids of one millisecond are in no order: sorted, they keep that of the choices.
+            turn_ids = sorted(new_id() for _ in range(request.choices))
         place = await self._placer.place(principal, request, created_at)
         bind(session_id=str(place.session.id), turn_id=str(turn_ids[0]))
         call = Call(
@@ -173,9 +179,18 @@ class Pipeline:
             prompt, sources = self._text_sources(call)
         else:
             prompt, sources = await self._token_sources(call, turn_ids, tokenizer)
-        running = admitted(self._admitter, call, sources, self._pool.kept_most)
-        choices = [
-            Choice(
+        running = admitted(self._admitter, call, sources, self._pool)
+        captured = call.principal.capture
+        opening = Started(
+            turn_id=turn_ids[0],
+            session_id=place.session.id,
+            created_at=created_at,
+            prompt_tokens=len(prompt.ids),
+            captured=captured,
+        )
+        runs = []
+        for index, (sampling, source) in enumerate(sources):
+            choice = Choice(
                 call,
                 index=index,
                 turn_id=turn_ids[index],
@@ -185,18 +200,8 @@ class Pipeline:
                 recorder=self._recorder,
                 signal=signal,
             )
-            for index, (sampling, source) in enumerate(sources)
-        ]
-        captured = call.principal.capture
-        opening = Started(
-            turn_id=turn_ids[0],
-            session_id=place.session.id,
-            created_at=created_at,
-            prompt_tokens=len(prompt.ids),
-            captured=captured,
-        )
+            runs.append(choice.run(opening, listener))
         with self._admitter.sampling(principal.lineage_id, running):
-            runs = [choice.run(opening, listener) for choice in choices]
             ended = [await runs[0]] if len(runs) == 1 else await together(runs)
         return Finished(
             turn_id=turn_ids[0],
@@ -222,19 +227,20 @@ class Pipeline:
     ) -> tuple[Prompt, list[tuple[Sampling, Source]]]:
         """The ids that every choice begins with, and each choice's own sampling and source."""
         request = call.request
-        prompt = await self._prompter.prompt(call.principal, request, call.place.resolution)
-        settings = self._settings
+        prompt = await self._prompter.prompt(
+            call.principal, request, call.place.resolution, call.media
+        )
         sampling = bounded(
             call,
             prompt.ids,
             tokenizer,
-            limit=self._context(tokenizer),
-            defaults=settings.sampling,
+            limit=self._pool.context_length(self._context_length),
+            defaults=self._settings.sampling,
         )
         sampling, form = self._form(request, prompt, sampling, tokenizer)
         sources: list[tuple[Sampling, Source]] = []
         for index, turn_id in enumerate(turn_ids):
-            own = sampling.of_choice(index)
+            own = sampling.of_choice(index) if index else sampling
             source = TokenSource(
                 self._stream(call, turn_id, prompt, own, tokenizer.facts),
                 tokenizer,
@@ -246,11 +252,6 @@ class Pipeline:
             )
             sources.append((own, source))
         return prompt, sources
-
-    def _context(self, tokenizer: Tokenizer) -> int:
-        """The context's length in ids."""
-        configured = self._settings.model.context_length
-        return self._pool.context_length(configured or tokenizer.facts.context_length)
 
     def _text_sources(self, call: Call) -> tuple[Prompt, list[tuple[Sampling, Source]]]:
         """The same without ids; sampling is what the client set, since all else is not ours."""
@@ -278,15 +279,18 @@ class Pipeline:
         """
         if request.prompt_ids is not None:
             return sampling, ReplyFormat()
-        required = request.tool_choice == "required"
-        grammar, form = enforced(
-            sampling.grammar,
-            request.tools,
-            reply_format(tokenizer, prompt, () if request.tool_choice == "none" else request.tools),
-            required=required,
-            allowed=request.allowed_tools,
-            parallel=request.parallel_tool_calls,
-        )
+        tools = () if request.tool_choice == "none" else request.tools
+        form = reply_format(tokenizer, prompt, tools)
+        required, grammar = request.tool_choice == "required", sampling.grammar
+        if required or grammar is not None:
+            grammar, form = enforced(
+                grammar,
+                request.tools,
+                form,
+                required=required,
+                allowed=request.allowed_tools,
+                parallel=request.parallel_tool_calls,
+            )
         stop = sampling.stop
         if form.calls and not required and not request.parallel_tool_calls:
             stop = (*stop, *form.calls.one_call_stops)
@@ -297,7 +301,7 @@ class Pipeline:
     def _stream(
         self, call: Call, turn_id: UUID, prompt: Prompt, sampling: Sampling, facts: ModelFacts
     ) -> Stream:
-        session_key = call.place.session.id.hex
+        session_key, media = call.place.session.id.hex, call.media
         spans = self._spans
         traceparent = None if spans is None else spans.traceparent(call.client, turn_id)
         return self._pool.generate(
@@ -309,9 +313,9 @@ class Pipeline:
                 stop_token_ids=facts.stop_token_ids,
                 session_key=session_key,
                 top_logprobs=call.request.top_logprobs or 0,
-                kept=learnable(call) and sampling.cut_to is not None,
-                images=sources_of("image", call.media),
-                audio=sources_of("audio", call.media),
+                kept=sampling.cut_to is not None and learnable(call),
+                images=sources_of("image", media) if media else (),
+                audio=sources_of("audio", media) if media else (),
                 traceparent=traceparent,
                 stream_interval=1 if call.request.stream else UNWATCHED,
             ),

@@ -37,12 +37,20 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
 
         A key's `override` wins over both, so that captured traffic can be kept trainable.
         """
-        values = {
-            name: getattr(defaults, name)
-            for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens")
-            if getattr(self, name) is None
-        }
-        return replace(self, **{**values, **(override or {})})
+        values: dict[str, Any] = {}
+        if self.temperature is None:
+            values["temperature"] = defaults.temperature
+        if self.top_p is None:
+            values["top_p"] = defaults.top_p
+        if self.top_k is None:
+            values["top_k"] = defaults.top_k
+        if self.min_p is None:
+            values["min_p"] = defaults.min_p
+        if self.max_tokens is None:
+            values["max_tokens"] = defaults.max_tokens
+        if override:
+            values.update(override)
+        return replace(self, **values)
 
     def of_choice(self, index: int) -> Sampling:
         """A seed makes choices repeatable, not equal: each counts on from it."""
@@ -58,8 +66,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
         nothing is left to choose.
         """
         bound = self.top_k or 0
+        if bound <= 1:
+            return None
         cut = self.untrainable() is not None and self.untrainable(kept=True) is None
-        return bound if cut and bound > 1 else None
+        return bound if cut else None
 
     def cut_within(self, most: int) -> bool:
         """Whether an engine that tells up to `most` ids tells those of which each token is."""
@@ -73,8 +83,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
         """
         if self.temperature is not None and self.temperature <= 0:
             return "temperature_zero"
-        if not kept and (reason := self._cut()) is not None:
-            return reason
+        if not kept:
+            if self.top_p is not None and self.top_p < 1:
+                return "top_p_truncated"
+            if self.top_k is not None and self.top_k > 0:
+                return "top_k_truncated"
+            if self.min_p:
+                return "min_p_truncated"
         if self.frequency_penalty or self.presence_penalty:
             return "penalty"
         if self.repetition_penalty not in (None, 1, 1.0):
@@ -82,10 +97,3 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
         if self.logit_bias:
             return "logit_bias"
         return "grammar" if self.grammar else None
-
-    def _cut(self) -> str | None:
-        if self.top_p is not None and self.top_p < 1:
-            return "top_p_truncated"
-        if self.top_k is not None and self.top_k > 0:
-            return "top_k_truncated"
-        return "min_p_truncated" if self.min_p else None
