@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -39,7 +40,7 @@ class Choice:
         self._sampling = sampling
         self._recorder = recorder
         self._signal = signal
-        self._queued_ms = call.elapsed_ms()
+        self._queued_until = time.perf_counter()
         self._sampled = Sampled(watched=source.watched)
         self._listener: Listener | None = None
 
@@ -77,8 +78,8 @@ class Choice:
                     engine=source.engine,
                 )
             reply = source.reply(sampled.ids)
-            if reply.tool_calls or reply.reasoning:
-                # In the order in which it was told; what only says something needs none.
+            if bool(reply.text) + bool(reply.reasoning) + bool(reply.tool_calls) > 1:
+                # In the order in which it was told; what is of one kind needs none.
                 reply = reply.ordered(self._told(ended=True))
             turn = self._record(finish, reply)
             if self._signal is not None and not self._signal.done():
@@ -97,8 +98,8 @@ class Choice:
 
     def _took(self, piece: Piece) -> bool:
         sampled, listener = self._sampled, self._listener
-        if sampled.first_token_ms is None:
-            sampled.first_token_ms = self._call.elapsed_ms()
+        if sampled.first_token_at is None:
+            sampled.first_token_at = time.perf_counter()
         sampled.ids += piece.ids
         sampled.logprobs += piece.logprobs
         sampled.top += piece.top
@@ -139,7 +140,7 @@ class Choice:
             reply=reply,
             reasoning_tokens=self._source.reasoning_tokens(self._sampled.ids),
             engine=self._source.engine,
-            queued_ms=self._queued_ms,
+            queued_until=self._queued_until,
         )
 
     def _ended(self, turn: TurnRecord, reply: Reply, version: int | None) -> Ended:

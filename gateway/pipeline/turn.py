@@ -65,19 +65,19 @@ class Call(msgspec.Struct, kw_only=True):
     media: tuple[Media, ...] = ()
     client: Context | None = None
 
-    def elapsed_ms(self) -> float:
-        return (time.perf_counter() - self.clock) * 1e3
-
 
 class Sampled(msgspec.Struct, kw_only=True):
-    """What has come from the engine so far; `streamed` is what it showed, if it was `watched`."""
+    """What has come from the engine so far; `streamed` is what it showed, if it was `watched`.
+
+    `first_token_at` is by `time.perf_counter`.
+    """
 
     ids: list[int] = []
     logprobs: list[float] = []
     top: list[Ranked] = []
     kept: list[Sequence[int]] = []
     streamed: list[Delta] = []
-    first_token_ms: float | None = None
+    first_token_at: float | None = None
     watched: bool = True
 
 
@@ -143,9 +143,11 @@ def turn_record(
     reply: Reply,
     reasoning_tokens: int,
     engine: str,
-    queued_ms: float,
+    queued_until: float,
 ) -> TurnRecord:
     """The turn, exactly as sampled: nothing is padded, re-tokenized or left out.
+
+    It was asked of an engine at `queued_until`, by `time.perf_counter`.
 
     Choices of one request are siblings: what groups them is an equal request hash, parent,
     session and time of creation.
@@ -153,6 +155,7 @@ def turn_record(
     principal, request, place = call.principal, call.request, call.place
     resolution = place.resolution
     parent = resolution.parent
+    began, first = call.clock, sampled.first_token_at
     message = reply.stored() if reply.order else reply.message()
     reason = untrainable(sampled, finish, sampling, call.media)
     usage = finish.usage or Usage(
@@ -223,9 +226,9 @@ def turn_record(
         usage=usage,
         reasoning_tokens=usage.reasoning_tokens,
         timings=Timings(
-            queued_ms=queued_ms,
-            first_token_ms=sampled.first_token_ms,
-            total_ms=call.elapsed_ms(),
+            queued_ms=(queued_until - began) * 1e3,
+            first_token_ms=None if first is None else (first - began) * 1e3,
+            total_ms=(time.perf_counter() - began) * 1e3,
         ),
         created_at=call.created_at,
     )
