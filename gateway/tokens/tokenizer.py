@@ -16,6 +16,7 @@ from gateway.errors import ConfigError
 from gateway.records import first_outside
 from gateway.tokens.ends import reply_ends
 from gateway.tokens.formats import CallFormat, format_of
+from gateway.tokens.token_bytes import TokenBytes
 from gateway.tokens.words import Words
 
 _ENCODERS = {
@@ -65,8 +66,8 @@ class Tokenizer:
         decoder = json.loads(backend.to_str())["decoder"]
         #: Ids map to bytes one by one, so text can be put together without decoding windows.
         self.is_byte_level = decoder is not None and decoder["type"] == "ByteLevel"
-        self._alphabet = _byte_alphabet()
-        self._bytes: dict[int, bytes] = {}
+        #: The bytes that one id of a byte-level vocabulary stands for; none outside it.
+        self.bytes_of = TokenBytes(self.token_of).__getitem__
         self._hidden: dict[tuple[str, ...], frozenset[int]] = {}
         self._words = Words.of(backend) if self.is_byte_level else None
         self._parted = _parted(added) if self._words else None
@@ -157,18 +158,6 @@ class Tokenizer:
         """A token in the vocabulary's own spelling (byte-level tokens are not yet text)."""
         token: str | None = self._backend.id_to_token(id_)
         return token
-
-    def bytes_of(self, id_: int) -> bytes:
-        """The bytes that one id of a byte-level vocabulary stands for; none outside it."""
-        found = self._bytes.get(id_)
-        if found is None:
-            token = self.token_of(id_) or ""
-            values = [self._alphabet.get(character) for character in token]
-            known = [value for value in values if value is not None]
-            # A token with a character outside the alphabet was added as it stands.
-            found = bytes(known) if len(known) == len(values) else token.encode()
-            self._bytes[id_] = found
-        return found
 
     def first_invalid(self, ids: Sequence[int]) -> int | None:
         """An id that the model does not have, or None; checked before ids reach an engine."""
@@ -272,11 +261,3 @@ def _parted(
     if not texts:
         return lambda text: [text]
     return re.compile(f"({'|'.join(map(re.escape, texts))})").split
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The printable stand-in of each byte in byte-level BPE (GPT-2's `bytes_to_unicode`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
