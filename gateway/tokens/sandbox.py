@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jinja2 import nodes
+from typing import Any
+
+from jinja2 import Undefined, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -19,6 +21,8 @@ class _Inlined(CodeGenerator):
     that is no plain dict, and every name that a dict has an attribute of, is left to the sandbox.
     """
 
+    environment: Sandbox
+
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
         if not self._read(node, node.attr, "getattr", frame):
             super().visit_Getattr(node, frame)
@@ -34,8 +38,9 @@ class _Inlined(CodeGenerator):
         """Write the reading of a key of what a name stands for; whether it was written."""
         if type(key) is not str or key in _OF_DICTS or not _is_of_a_name(node):
             return False
+        self.environment.absent[key] = self.environment.undefined(obj={}, name=key)
         self.write(f"(({_READ}[{key!r}] if {key!r} in {_READ} else ")
-        self.write(f"undefined(obj={_READ}, name={key!r})) if type({_READ} := ")
+        self.write(f"environment.absent[{key!r}]) if type({_READ} := ")
         self.visit(node.node, frame)
         self.write(f") is dict else environment.{otherwise}({_READ}, {key!r}))")
         return True
@@ -52,3 +57,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """Templates reach what they reach in jinja2's own sandbox, and get the same from it."""
 
     code_generator_class = _Inlined
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        #: What stands for a key that a dict lacks, of all that are read.
+        self.absent: dict[str, Undefined] = {}

@@ -51,6 +51,10 @@ def test_what_is_read_is_what_the_librarys_sandbox_reads(value: Any, read: str, 
                  "{{ it%s | default('d', true) | string }}",
                  "{% for one in [it, it] %}{{ one%s }};{% endfor %}",
                  "{% macro m(one) %}{{ one%s }}{% endmacro %}{{ m(it) }}{{ m(nothing) }}",
+                 "{% for one in [it] if one%s %}a{% endfor %}",
+                 "{% for one in [it] recursive %}{{ one%s }}{{ loop([]) }}{% endfor %}",
+                 "{% set kept %}{{ it%s }}{% endset %}{{ kept }}",
+                 "{{ it%s ~ it%s }}{{ it%s == it%s }}{{ it%s if it%s else key }}",
                  "{% set ns = namespace(one=it) %}{{ ns.one%s }}{{ [it][0]%s }}"):  # fmt: skip
         source = form.replace("%s", read)
         wanted = rendered(ImmutableSandboxedEnvironment(), source, **named)
