@@ -19,22 +19,18 @@ def head_of(*keys: str) -> re.Pattern[str]:
 HEAD = head_of("arguments", "parameters")
 
 _MARKS = re.compile(r'["\\{}]')
+#: A whole string, or as much of one as there is; or a brace outside of them.
+_STEPS = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[{}]', re.DOTALL)
 
 
 def object_end(text: str, start: int) -> int | None:
     """Where the object that opens at `start` closes, braces in strings not counted."""
-    depth, quoted, index = 0, False, start
-    while index < len(text):
-        character = text[index]
-        if quoted and character == "\\":
-            index += 1
-        elif character == '"':
-            quoted = not quoted
-        elif not quoted and character in "{}":
-            depth += 1 if character == "{" else -1
+    depth = 0
+    for step in _STEPS.finditer(text, start):
+        if step[0] in ("{", "}"):
+            depth += 1 if step[0] == "{" else -1
             if depth == 0:
-                return index + 1
-        index += 1
+                return step.end()
     return None
 
 
@@ -72,6 +68,8 @@ class ObjectScan:
 
 def spelled_name(raw: str) -> str | None:
     """A name from its JSON spelling, without the quotes; None if it is no JSON string."""
+    if raw.isidentifier():
+        return raw
     try:
         name = json.loads(f'"{raw}"')
     except ValueError:
