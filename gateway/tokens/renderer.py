@@ -81,8 +81,9 @@ def blocked(trail: Trail, new_messages: Sequence[Message]) -> str | None:
         return "parent_truncated"
     if not new_messages:
         return "nothing_new"
-    if any(message["role"] == "assistant" for message in new_messages):
-        return "history_edited"
+    for message in new_messages:
+        if message["role"] == "assistant":
+            return "history_edited"
     return None
 
 

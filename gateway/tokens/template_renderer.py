@@ -64,7 +64,10 @@ class TemplateRenderer:
         if reason := blocked(trail, new_messages):
             return Extension(reason=reason)
         before = messages[: len(messages) - len(new_messages)]
-        if not any(message["role"] == "user" for message in before):
+        for message in before:
+            if message["role"] == "user":
+                break
+        else:
             # Some templates write tools or the system prompt into the first user message.
             return Extension(reason="template_not_append_only")
         new = [self._template.adapt(message) for message in new_messages]
@@ -72,7 +75,7 @@ class TemplateRenderer:
             _collapsed([message["role"] for message in new]),
             bool(tools) and self.uses_tools,
             self._holds_reasoning(trail),
-            json.dumps(template_kwargs, sort_keys=True),
+            json.dumps(template_kwargs, sort_keys=True) if template_kwargs else "{}",
         )
         if proof.reason:
             return Extension(reason=proof.reason)
