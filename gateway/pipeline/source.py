@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -182,7 +182,7 @@ class TokenSource:
 
     def _mint(self) -> str:
         """A tool-call id, unique for ever: clients echo it, and it then finds the parent."""
-        return f"{self._call_prefix}{secrets.token_hex(12)}"
+        return f"{self._call_prefix}{os.urandom(12).hex()}"
 
 
 def _fed(parser: ReplyParser, ids: Sequence[int], *, ended: bool) -> list[Delta]:
