@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.tokens.tokenizer import Tokenizer
 
+_DECODER = codecs.getincrementaldecoder("utf-8")
 _REPLACEMENT = "\ufffd"
 _WINDOW = 64
 
@@ -30,24 +31,24 @@ class ByteDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._bytes_of = tokenizer.bytes_of
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        #: Nothing is held back: the decoder is needed only where the bytes end inside a character.
-        self._whole = True
+        #: There while the bytes so far end inside a character, which few do.
+        self._decoder: codecs.IncrementalDecoder | None = None
 
     def feed(self, ids: Iterable[int]) -> str:
         data = b"".join(map(self._bytes_of, ids))
-        if self._whole:
+        decoder = self._decoder
+        if decoder is None:
             try:
                 return data.decode()
             except UnicodeDecodeError:
-                pass
-        text = self._decoder.decode(data)
-        self._whole = not self._decoder.getstate()[0]
+                decoder = _DECODER(errors="replace")
+        text = decoder.decode(data)
+        self._decoder = decoder if decoder.getstate()[0] else None
         return text
 
     def flush(self) -> str:
-        self._whole = True
-        return self._decoder.decode(b"", final=True)
+        decoder, self._decoder = self._decoder, None
+        return "" if decoder is None else decoder.decode(b"", final=True)
 
 
 class WindowDetokenizer:

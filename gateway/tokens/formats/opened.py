@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import lru_cache
 
 from gateway.tokens.formats.base import CallReader
 from gateway.tokens.stops import held_back
@@ -63,6 +64,7 @@ class OpenedReader(CallReader):
     def _in_head(self, final: bool) -> bool: ...
 
 
+@lru_cache(maxsize=64)
 def any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
     """Finds the first of these texts."""
     return re.compile("|".join(map(re.escape, marks)))
