@@ -47,7 +47,7 @@ from gateway.telemetry.metrics import ServingMetrics
 from gateway.telemetry.tracing import Context, Traces
 from gateway.tokens.grammar import enforced
 from gateway.tokens.renderer import Renderer
-from gateway.tokens.reply_format import ReplyFormat
+from gateway.tokens.reply_format import PLAIN, ReplyFormat
 from gateway.tokens.tokenizer import ModelFacts, Tokenizer
 
 #: Tokens at a time where the client is told of all at once: each event costs engine and gateway
@@ -278,7 +278,7 @@ class Pipeline:
         where the first call ends.
         """
         if request.prompt_ids is not None:
-            return sampling, ReplyFormat()
+            return sampling, PLAIN
         tools = () if request.tool_choice == "none" else request.tools
         form = reply_format(tokenizer, prompt, tools)
         required, grammar = request.tool_choice == "required", sampling.grammar

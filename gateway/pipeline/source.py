@@ -12,12 +12,11 @@ from gateway.pipeline.prompt import Prompt
 from gateway.records import Chunk, Delta, Finish, Reply, Sampling
 from gateway.tokens.parser import ReplyParser, parse_reply
 from gateway.tokens.reasoning import reasoning_tokens
-from gateway.tokens.reply_format import ReplyFormat
+from gateway.tokens.reply_format import PLAIN, ReplyFormat
 from gateway.tokens.tokenizer import Tokenizer
 
 #: Enough of the prompt's end to see an opening `<think>`.
 _TAIL_IDS = 16
-_PLAIN = ReplyFormat()
 _ENOUGH = Chunk()
 
 
@@ -195,7 +194,7 @@ def reply_format(
 ) -> ReplyFormat:
     """How the model will write its reply to a prompt; `tools` are those that it may call."""
     if not tools and tokenizer.answers_plainly:
-        return _PLAIN
+        return PLAIN
     # Only what may have been opened there is looked for.
     end = tokenizer.decode(prompt.ids[-_TAIL_IDS:]) if tokenizer.thinks else ""
     template, form = tokenizer.chat_template, tokenizer.calls

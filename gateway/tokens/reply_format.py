@@ -63,6 +63,9 @@ class ReplyFormat:
         )
 
 
+PLAIN = ReplyFormat()
+
+
 class SplitReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A reply taken apart; `calls` are (name, arguments as JSON text)."""
 
