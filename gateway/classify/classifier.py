@@ -20,7 +20,15 @@ from gateway.classify.markers import (
 )
 from gateway.config import SessionSettings
 from gateway.errors import ConfigError
-from gateway.records import Candidate, Message, Resolution, TurnKind, TurnRequest, plain_text
+from gateway.records import (
+    Candidate,
+    Message,
+    Resolution,
+    TurnKind,
+    TurnRequest,
+    holds_reply,
+    plain_text,
+)
 
 #: Patterns see at most this much of a message.
 _MATCHED_CHARACTERS = 20_000
@@ -104,8 +112,7 @@ def _one_shot(request: TurnRequest, resolution: Resolution, parent: Candidate) -
 
 
 def _opener(request: TurnRequest, resolution: Resolution) -> Kind:
-    replied = any(message["role"] == "assistant" for message in request.messages)
-    if not request.tools and not replied:
+    if not request.tools and not holds_reply(request.messages):
         if resolution.beside_tools:
             return Kind(TurnKind.SIDE, "one_shot_beside_tools", 0.7)
         if resolution.rule == "quotes" and asks_about(request):

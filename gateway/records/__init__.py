@@ -18,7 +18,14 @@ from gateway.records.media import (
     plain_parts,
     without_data,
 )
-from gateway.records.message import INSTRUCTIONS, IS_ERROR, Message, is_remark, plain_text
+from gateway.records.message import (
+    INSTRUCTIONS,
+    IS_ERROR,
+    Message,
+    holds_reply,
+    is_remark,
+    plain_text,
+)
 from gateway.records.placement import Candidate, Resolution, Trail
 from gateway.records.policy import (
     PolicyKind,
@@ -107,6 +114,7 @@ __all__ = [
     "first_id",
     "first_outside",
     "holds",
+    "holds_reply",
     "is_media",
     "is_remark",
     "media_of",

@@ -7,7 +7,7 @@ their SHA-256. The description stays where the data itself is not kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,19 +33,23 @@ class Media:
 
 def media_of(messages: Iterable[Message]) -> tuple[Media, ...]:
     """All images and audio of a conversation, in order."""
-    return tuple(
-        Media(kind=part[DESCRIBED]["kind"], source=_source(part))
-        for message in messages
-        if not isinstance(message.get("content"), str)
-        for part in described(message)
-    )
+    found: list[Media] = []
+    for message in messages:
+        content = message.get("content")
+        # Nearly all is text, which is told without a call.
+        for part in content if type(content) is list else ():
+            if DESCRIBED not in part or not is_media(part):
+                continue
+            found.append(Media(kind=part[DESCRIBED]["kind"], source=_source(part)))
+    return tuple(found)
 
 
-def described(message: Message) -> Iterator[Mapping[str, Any]]:
+def described(message: Message) -> list[Mapping[str, Any]]:
     """The parts of a message that hold images or audio."""
     content = message.get("content")
-    if isinstance(content, list):
-        yield from filter(is_media, content)
+    if type(content) is not list:
+        return []
+    return [part for part in content if DESCRIBED in part and is_media(part)]
 
 
 def is_media(part: Mapping[str, Any]) -> bool:
@@ -58,14 +62,14 @@ def without_data(messages: Sequence[Message], *, urls: bool = False) -> tuple[Me
 
     Addresses are kept with `urls`. Messages without media are the same objects.
     """
-    if all(not isinstance(message.get("content"), list) for message in messages):
-        return tuple(messages)
-    return tuple(
-        {**message, "content": [_bare(part, urls=urls) for part in message["content"]]}
-        if next(described(message), None) is not None
-        else message
-        for message in messages
-    )
+    bare: list[Message] = []
+    for message in messages:
+        if type(message.get("content")) is list and described(message):
+            parts = [_bare(part, urls=urls) for part in message["content"]]
+            bare.append({**message, "content": parts})
+        else:
+            bare.append(message)
+    return tuple(bare)
 
 
 def plain_parts(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -77,7 +81,7 @@ def _plain(message: Message) -> Message:
     if message.get(INSTRUCTIONS) is True or message.get(IS_ERROR) is True:
         marks = (INSTRUCTIONS, IS_ERROR)
         message = {key: value for key, value in message.items() if key not in marks}
-    if next(described(message), None) is None:
+    if not described(message):
         return message
     parts = [
         {key: value for key, value in part.items() if key != DESCRIBED} if is_media(part) else part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: One chat message in OpenAI form (`role`, `content`, `tool_calls`, …), decoded JSON. Every
@@ -16,23 +16,26 @@ INSTRUCTIONS = "instructions"
 IS_ERROR = "is_error"
 
 #: OpenClaw tells the model its state in a user message of its own, which it moves behind the
-#: newest message at each request: nobody has said it.
+#: newest message at each request: nobody has said it. Such a message begins so.
 _REMARK = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 
 
 def plain_text(message: Message) -> str:
     """All text of a message, its parts joined."""
     content = message.get("content")
-    if isinstance(content, str):
+    if type(content) is str:
         return content
-    return "".join(part.get("text") or part.get("refusal") or "" for part in content or ())
+    return "".join([part.get("text") or part.get("refusal") or "" for part in content or ()])
 
 
 def is_remark(message: Message) -> bool:
     """Whether an agent wrote this user message about itself, for the model alone."""
-    if message["role"] != "user":
-        return False
-    content = message.get("content")
-    # Nearly all are plain strings, and every message is asked several times.
-    text = content if isinstance(content, str) else plain_text(message)
-    return text.startswith(_REMARK)
+    return message["role"] == "user" and plain_text(message).startswith(_REMARK)
+
+
+def holds_reply(messages: Iterable[Message]) -> bool:
+    """Whether the assistant says any of them."""
+    for message in messages:  # noqa: SIM110 - a generator costs as much as what it asks
+        if message["role"] == "assistant":
+            return True
+    return False

@@ -25,6 +25,8 @@ def retried(
         for attempt in attempts
         if attempt.request_hash == digest and now - attempt.created_at <= RETRY_WINDOW_S
     ]
+    if not recent:
+        return None
     key = request.idempotency_key
     again = [
         attempt

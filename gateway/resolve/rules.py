@@ -16,6 +16,7 @@ from gateway.records import (
     Resolution,
     TurnKind,
     TurnRequest,
+    holds_reply,
 )
 from gateway.resolve.beside import put_before
 from gateway.resolve.chain import HALF, Prefix, head_hash, is_apart
@@ -46,6 +47,7 @@ class _Rank(IntEnum):
     PREVIOUS = 4
 
 
+_RULES = {rank: rank.name.lower() for rank in _Rank}
 _RANKS = {
     EchoKind.REPLY: _Rank.REPLY,
     EchoKind.OUTLINE: _Rank.OUTLINE,
@@ -88,13 +90,14 @@ def resolve(
         head = head_hash(request.messages, request.tools, request.hash_key)
     counts = {prefix.hash: prefix.message_count for prefix in found}
     matches = _matches(request, counts, echoes, candidates)
-    inside = [m for m in matches if named is None or m.turn.session_id == named.id]
+    inside = matches
+    if named is not None:
+        inside = [m for m in matches if m.turn.session_id == named.id]
     if retry is not None:
         return _again(request, retry, inside, counts, head)
     for depth, rank in sorted({(m.depth, m.rank) for m in inside}, reverse=True):
         closest = [m.turn for m in inside if (m.depth, m.rank) == (depth, rank)]
-        sessions = {turn.session_id for turn in closest}
-        if rank <= _Rank.OUTLINE and len(sessions) > 1:
+        if rank <= _Rank.OUTLINE and len({turn.session_id for turn in closest}) > 1:
             continue
         if rank is _Rank.REPLY and len(closest) >= _COMMON:
             continue
@@ -163,7 +166,7 @@ def _continued(
             ambiguous=True,
         )
     parent = _latest(fresh or closest)
-    rule = rank.name.lower() if fresh else f"{rank.name.lower()}_branch"
+    rule = _RULES[rank] if fresh else f"{_RULES[rank]}_branch"
     exact = counts.get(parent.chain_hash) == depth
     return Resolution(
         session_id=parent.session_id,
@@ -183,11 +186,10 @@ def _asked_before(
     parent = found.parent
     if parent is None:
         return found
-    known = {turn.echo for turn in candidates}
-    keys = {echo.key: echo.kind for echo in echoes if echo.key in known}
-    wanted = [key for key, kind in keys.items() if kind is EchoKind.WORDS]
-    if own := [key for key, kind in keys.items() if kind is EchoKind.INSTRUCTIONS]:
-        wanted += own if head != parent.tools_hash else []
+    telling = [EchoKind.WORDS]
+    if head != parent.tools_hash:
+        telling.append(EchoKind.INSTRUCTIONS)
+    wanted = [echo.key for echo in echoes if echo.kind in telling]
     return replace(found, beside=True) if put_before(wanted, candidates, parent) else found
 
 
@@ -221,8 +223,7 @@ def _root(
             parent_session_id=origins.pop(),
         )
     if named.turns:
-        told = any(message["role"] == "assistant" for message in request.messages)
-        reason = "history_edited" if told else "new_root"
+        reason = "history_edited" if holds_reply(request.messages) else "new_root"
         reason = "compacted" if named.compacted else reason
     return Resolution(
         session_id=named.id,
@@ -236,7 +237,7 @@ def _root(
 def _branch_reason(
     new: Sequence[Message], parent: Candidate, head: bytes, *, exact: bool
 ) -> str | None:
-    if not exact or any(message["role"] == "assistant" for message in new):
+    if not exact or holds_reply(new):
         return "history_edited"
     if parent.finish_reason in (FinishReason.LENGTH, FinishReason.ABORT):
         return "parent_truncated"
@@ -245,7 +246,9 @@ def _branch_reason(
     return "tools_changed" if parent.tools_hash[HALF:] != head[HALF:] else None
 
 
-def _latest(turns: Iterable[Candidate]) -> Candidate:
+def _latest(turns: Sequence[Candidate]) -> Candidate:
+    if len(turns) == 1:
+        return turns[0]
     return max(turns, key=lambda turn: (turn.created_at, turn.turn_id))
 
 
