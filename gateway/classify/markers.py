@@ -7,7 +7,6 @@ looked for where the agent puts them, and nowhere else: a user may say the same 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.records import TurnRequest, plain_text
@@ -34,61 +33,55 @@ _WITH_TOOLS = ("claude-cli/", "opencode/", "QwenCode/", "codex")
 
 @dataclass(frozen=True, slots=True)
 class _Phrase:
-    """`where` is `system` (the first system message's start) or `last` (what was said last).
+    """An expression that shows a `marker`. One without `words` is to begin the text.
 
-    No text without its `words` is found by it. They are looked for before: all expressions over
+    No text without the `words` is found by it. They are looked for before: all expressions over
     the system prompt of an agent took 160 µs, all words take 5.
     """
 
     marker: str
     where: str
-    words: str
-    finds: Callable[[str], re.Match[str] | None]
-
-
-def _phrase(marker: str, where: str, text: str, words: str = "") -> _Phrase:
-    """One without `words` is to begin the text, and is looked for nowhere else."""
-    expression = re.compile(text)
-    return _Phrase(marker, where, words, expression.search if words else expression.match)
+    text: str
+    words: str = ""
 
 
 _PHRASES = (
-    _phrase(SUBAGENT, "system", r"\bcc_is_subagent=true\b", "cc_is_subagent"),
-    _phrase(TITLE, "system", r"\AYou are a title generator\b"),
-    _phrase(
+    _Phrase(SUBAGENT, "system", r"\bcc_is_subagent=true\b", "cc_is_subagent"),
+    _Phrase(TITLE, "system", r"\AYou are a title generator\b"),
+    _Phrase(
         TITLE, "system", r"\bGenerate a (?:concise|short), sentence-case title\b", ", sentence-case"
     ),
-    _phrase(COMPACTION, "system", r"\AYou are the component that summarizes internal chat history"),
-    _phrase(COMPACTION, "system", r"\AYou are a (?:context )?summarization assistant\b"),
-    _phrase(
+    _Phrase(COMPACTION, "system", r"\AYou are the component that summarizes internal chat history"),
+    _Phrase(COMPACTION, "system", r"\AYou are a (?:context )?summarization assistant\b"),
+    _Phrase(
         COMPACTION,
         "last",
         r"\bYour task is to create a detailed summary of the conversation",
         "a detailed summary",
     ),
-    _phrase(
+    _Phrase(
         COMPACTION, "last", r"\bYou are performing a CONTEXT CHECKPOINT COMPACTION\b", "CHECKPOINT"
     ),
-    _phrase(COMPACTION, "last", r"\AProvide a detailed (?:summary|prompt) .{0,40}our conversation"),
-    _phrase(COMPACTION, "last", r"\A<role>\s*Context Extraction Assistant\b"),
+    _Phrase(COMPACTION, "last", r"\AProvide a detailed (?:summary|prompt) .{0,40}our conversation"),
+    _Phrase(COMPACTION, "last", r"\A<role>\s*Context Extraction Assistant\b"),
     # Open WebUI's; its retrieval, which begins with `### Task:` too, is on the main line.
-    _phrase(TITLE, "last", r"\A### Task:\s+Generate a concise, 3-5 word title\b"),
-    _phrase(TAGS, "last", r"\A### Task:\s+Generate 1-3 broad tags\b"),
-    _phrase(FOLLOW_UPS, "last", r"\A### Task:\s+Suggest 3-5 relevant follow-up\b"),
-    _phrase(SEARCH_QUERIES, "last", r"\A### Task:\s+Analyze the chat history\b.{0,80}\bquer"),
-    _phrase(AUTOCOMPLETE, "last", r"\A### Task:\s+You are an autocompletion system\b"),
-    _phrase(IMAGE_PROMPT, "last", r"\A### Task:\s+Generate a detailed prompt for an? image\b"),
+    _Phrase(TITLE, "last", r"\A### Task:\s+Generate a concise, 3-5 word title\b"),
+    _Phrase(TAGS, "last", r"\A### Task:\s+Generate 1-3 broad tags\b"),
+    _Phrase(FOLLOW_UPS, "last", r"\A### Task:\s+Suggest 3-5 relevant follow-up\b"),
+    _Phrase(SEARCH_QUERIES, "last", r"\A### Task:\s+Analyze the chat history\b.{0,80}\bquer"),
+    _Phrase(AUTOCOMPLETE, "last", r"\A### Task:\s+You are an autocompletion system\b"),
+    _Phrase(IMAGE_PROMPT, "last", r"\A### Task:\s+Generate a detailed prompt for an? image\b"),
     # LibreChat, LobeChat, aider.
-    _phrase(
+    _Phrase(
         TITLE,
         "last",
         r"\bgenerate a concise, 5-word-or-less title for the conversation\b",
         "5-word-or-less",
     ),
-    _phrase(TITLE, "last", r"\AProvide a concise, 5-word-or-less title for the conversation\b"),
-    _phrase(TITLE, "system", r"\AYou are a professional conversation summarizer\b.{0,80}\btitle\b"),
-    _phrase(COMPACTION, "system", r"\A\*Briefly\* summarize this partial conversation\b"),
-    _phrase(
+    _Phrase(TITLE, "last", r"\AProvide a concise, 5-word-or-less title for the conversation\b"),
+    _Phrase(TITLE, "system", r"\AYou are a professional conversation summarizer\b.{0,80}\btitle\b"),
+    _Phrase(COMPACTION, "system", r"\A\*Briefly\* summarize this partial conversation\b"),
+    _Phrase(
         COMMIT_MESSAGE,
         "system",
         r"\bgenerates concise, one-line Git commit messages\b",
@@ -97,20 +90,63 @@ _PHRASES = (
 )
 
 
+#: The rank of no phrase.
+_NOWHERE = len(_PHRASES)
+
+
+class _Phrases:
+    """Those looked for in one place: `system` (the first system message's start) or `last`.
+
+    Of several the first in the list of all counts. Those that begin a text are one expression, a
+    group each, which is why none has a group of its own.
+    """
+
+    def __init__(self, where: str) -> None:
+        mine = [(rank, phrase) for rank, phrase in enumerate(_PHRASES) if phrase.where == where]
+        self._within = [
+            (rank, phrase.words, re.compile(phrase.text).search)
+            for rank, phrase in mine
+            if phrase.words
+        ]
+        opening = [(rank, phrase) for rank, phrase in mine if not phrase.words]
+        self._opening = re.compile("|".join(f"({phrase.text})" for _, phrase in opening)).match
+        self._ranks = [rank for rank, _ in opening]
+
+    def rank(self, text: str) -> int:
+        """The place in the list of what is found first, or a place behind the list."""
+        best = _NOWHERE
+        if (opening := self._opening(text)) is not None:
+            best = self._ranks[(opening.lastindex or 0) - 1]
+        for rank, words, search in self._within:
+            if words in text and rank < best and search(text):
+                best = rank
+        return best
+
+
+_IN_SYSTEM, _SAID_LAST = _Phrases("system"), _Phrases("last")
+_MARKERS = (*(phrase.marker for phrase in _PHRASES), "")
+
+
 def marker_of(request: TurnRequest) -> str:
     """Which call beside the main line this is, or the empty string."""
     if request.marker:
         return request.marker
-    system = next((m for m in request.messages if m["role"] in _SYSTEM), None)
+    system = last = None
+    for message in request.messages:
+        if message["role"] in _SYSTEM:
+            system = message
+            break
     # claude-code writes what is left of its budget behind the newest message.
-    last = next((m for m in reversed(request.messages) if m["role"] not in _SYSTEM), None)
-    opening = plain_text(system)[:_SEARCHED_CHARACTERS] if system else ""
-    said = plain_text(last)[:_SEARCHED_CHARACTERS] if last and last["role"] == "user" else ""
-    for phrase in _PHRASES:
-        text = opening if phrase.where == "system" else said
-        if text and phrase.words in text and phrase.finds(text):
-            return phrase.marker
-    return ""
+    for message in reversed(request.messages):
+        if message["role"] not in _SYSTEM:
+            last = message
+            break
+    found = _NOWHERE
+    if system is not None:
+        found = _IN_SYSTEM.rank(plain_text(system)[:_SEARCHED_CHARACTERS])
+    if last is not None and last["role"] == "user":
+        found = min(found, _SAID_LAST.rank(plain_text(last)[:_SEARCHED_CHARACTERS]))
+    return _MARKERS[found]
 
 
 def asks_about(request: TurnRequest) -> bool:

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from gateway.classify import Classifier, Kind, next_state_of, promoted_by
+from gateway.classify import Classifier, Kind, marker_of, next_state_of, promoted_by
 from gateway.config import SessionSettings
 from gateway.errors import ConfigError
 from gateway.records import (
@@ -220,6 +220,39 @@ def test_known_agents_reveal_calls_beside_their_main_line(ask: TurnRequest, rule
     assert (found.kind, found.rule) == (TurnKind.SIDE, rule)
     # What the operator wants trained is trained.
     assert kind_of(ask, trainable_patterns=(f"{rule}|opencode",)).kind is TurnKind.MAIN
+
+
+@pytest.mark.parametrize(
+    ("system", "last", "marker"),
+    [
+        # The first in the list of all phrases counts, wherever each of two was found.
+        ("cc_is_subagent=true", "### Task: Generate 1-3 broad tags", "subagent"),
+        ("You are a conversation summarizer", "### Task: Generate 1-3 broad tags", "tags"),
+        (
+            "You are a professional conversation summarizer. Write a title.",
+            "### Task: Generate 1-3 broad tags",
+            "tags",
+        ),
+        ("You are a title generator", "CHECKPOINT", "title"),
+        (
+            "Be brief.",
+            "### Task: Generate 1-3 broad tags. You are performing a CONTEXT CHECKPOINT COMPACTION",
+            "compaction",
+        ),
+        ("*Briefly* summarize this partial conversation for Git commit", "Go.", "compaction"),
+        ("It generates concise, one-line Git commit messages", "Go.", "commit_message"),
+        (
+            "You are a summarization assistant. Generate a short, sentence-case title",
+            "Go.",
+            "title",
+        ),
+    ],
+)
+def test_of_several_phrases_the_first_in_the_list_counts(
+    system: str, last: str, marker: str
+) -> None:
+    messages = ({"role": "system", "content": system}, {"role": "user", "content": last})
+    assert marker_of(request(*messages)) == marker
 
 
 def test_an_agent_that_leaves_its_tools_out_compacts() -> None:
