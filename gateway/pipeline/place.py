@@ -24,6 +24,7 @@ from gateway.records import (
 from gateway.resolve import (
     EchoKind,
     NamedSession,
+    Voices,
     beside,
     given_up,
     is_beside,
@@ -41,6 +42,7 @@ log = get_logger(__name__)
 class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`chain` is the hash of the whole request by `resolve.chain`, `head` by `head_hash`.
 
+    `voices` are those of its messages, looked through once for all choices.
     `rolled_back` is the turn whose reply the request discards. `off_line` are turns that were
     beside the line after all, `given_up` those of its parent's whose client did not wait.
     `retells`: what the parent turn was asked is now known to have followed the turn before it.
@@ -52,6 +54,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seed: bytes
     chain: bytes
     head: bytes
+    voices: Voices
     request_hash: bytes
     retry_of: UUID | None
     rolled_back: UUID | None = None
@@ -121,6 +124,7 @@ class Placer:
             seed=keys.start,
             chain=keys.chain[-1] if keys.chain else keys.start,
             head=keys.head,
+            voices=keys.voices,
             request_hash=keys.request,
             retry_of=retry.turn_id if retry else None,
             rolled_back=back,

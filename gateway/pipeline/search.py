@@ -19,12 +19,12 @@ from gateway.resolve import (
     Echo,
     NamedSession,
     Prefix,
+    Voices,
+    both_hashes,
     chain,
     echoed,
     echoed_near,
-    head_hash,
     prefixes,
-    request_hash,
     resolve,
     retried,
     seed,
@@ -39,7 +39,7 @@ log = get_logger(__name__)
 class Keys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a request is found by: `start` and `chain` by `resolve.chain`, `head` by `head_hash`.
 
-    `prefixes` are those that end in a reply, the deepest first.
+    `prefixes` are those that end in a reply, the deepest first, and `voices` who speaks where.
     """
 
     start: bytes
@@ -47,18 +47,22 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     chain: list[bytes]
     prefixes: list[Prefix]
     head: bytes
+    voices: Voices
 
     @classmethod
     def of(cls, request: TurnRequest, key_id: UUID) -> Keys:
-        key = request.hash_key
+        messages, key = request.messages, request.hash_key
+        voices = Voices.of(messages)
         start = seed(key_id, request.model, key)
-        hashes = chain(request.messages, start, key)
+        hashes = chain(messages, start, key, voices.apart)
+        whole, head = both_hashes(messages, request.tools, start, key, voices)
         return cls(
             start=start,
-            request=request_hash(request.messages, request.tools, start),
+            request=whole,
             chain=hashes,
-            prefixes=prefixes(request.messages, start, hashes),
-            head=head_hash(request.messages, request.tools, key),
+            prefixes=prefixes(messages, start, hashes) if voices.replies else [],
+            head=head,
+            voices=voices,
         )
 
 
@@ -99,11 +103,12 @@ class Search:
         """Where the request belongs; `named` is the session that its client named."""
         messages, keys = self._request.messages, self.keys
         if keys.prefixes and self._request.previous_turn is None:
-            echoes = echoed_near(messages, keys.start, keys.head)
+            echoes = echoed_near(messages, keys.start, keys.head, keys.voices)
             near = await self._among(keys.prefixes[:1], echoes, named)
             if _is_certain(near):
                 return near
-        return await self._among(keys.prefixes, echoed(messages, keys.start, keys.head), named)
+        echoes = echoed(messages, keys.start, keys.head, keys.voices)
+        return await self._among(keys.prefixes, echoes, named)
 
     async def _among(
         self, found: Sequence[Prefix], echoes: Sequence[Echo], named: NamedSession | None

@@ -213,6 +213,7 @@ def turn_record(
             message,
             place.seed,
             place.head if parent is not None and parent.tools_hash != place.head else None,
+            place.voices,
         )
         if request.prompt_ids is None
         else (),

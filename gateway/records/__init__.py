@@ -21,6 +21,7 @@ from gateway.records.media import (
 from gateway.records.message import (
     INSTRUCTIONS,
     IS_ERROR,
+    REMARK,
     Message,
     holds_reply,
     is_remark,
@@ -61,6 +62,7 @@ __all__ = [
     "IS_ERROR",
     "ORDER",
     "REFUSED",
+    "REMARK",
     "SAME_TOOLS",
     "Candidate",
     "Chunk",

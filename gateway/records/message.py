@@ -17,7 +17,7 @@ IS_ERROR = "is_error"
 
 #: OpenClaw tells the model its state in a user message of its own, which it moves behind the
 #: newest message at each request: nobody has said it. Such a message begins so.
-_REMARK = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
+REMARK = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 
 
 def plain_text(message: Message) -> str:
@@ -30,7 +30,7 @@ def plain_text(message: Message) -> str:
 
 def is_remark(message: Message) -> bool:
     """Whether an agent wrote this user message about itself, for the model alone."""
-    return message["role"] == "user" and plain_text(message).startswith(_REMARK)
+    return message["role"] == "user" and plain_text(message).startswith(REMARK)
 
 
 def holds_reply(messages: Iterable[Message]) -> bool:

@@ -6,12 +6,22 @@ only formatting differs; otherwise a new session.
 """
 
 from gateway.resolve.beside import Branch, beside, given_up, is_beside, left_before
-from gateway.resolve.chain import Prefix, chain, chained, head_hash, prefixes, request_hash, seed
+from gateway.resolve.chain import (
+    Prefix,
+    both_hashes,
+    chain,
+    chained,
+    head_hash,
+    prefixes,
+    request_hash,
+    seed,
+)
 from gateway.resolve.echoes import Echo, EchoKind, call_key, echoed, echoed_near, echoes_of
 from gateway.resolve.names import told_session
 from gateway.resolve.retries import RETRY_WINDOW_S, retried
 from gateway.resolve.rollback import Leaf, may_roll_back, rolled_back
 from gateway.resolve.rules import NamedSession, resolve
+from gateway.resolve.voices import Voices
 
 __all__ = [
     "RETRY_WINDOW_S",
@@ -21,7 +31,9 @@ __all__ = [
     "Leaf",
     "NamedSession",
     "Prefix",
+    "Voices",
     "beside",
+    "both_hashes",
     "call_key",
     "chain",
     "chained",

@@ -8,22 +8,15 @@ not have, by its being held already, or by its having been put the same way befo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from uuid import UUID
 
-from gateway.records import (
-    Candidate,
-    Message,
-    Resolution,
-    TurnKind,
-    TurnRequest,
-    is_remark,
-    plain_text,
-)
+from gateway.records import Candidate, Resolution, TurnKind, TurnRequest
 from gateway.resolve.chain import HALF, head_hash
 from gateway.resolve.exchanges import squeezed
+from gateway.resolve.voices import Voices
 
 #: Bytes of letters; what is shorter is said by everybody.
 _SHORTEST = 24
@@ -40,14 +33,11 @@ class Branch:
     followed: bool = False
 
 
-def words_key(messages: Sequence[Message], start: bytes) -> str | None:
+def words_key(voices: Voices, start: bytes) -> str | None:
     """The key of what was said last over a history; None for a first, short or other word."""
-    if not any(message["role"] == "assistant" for message in messages):
+    if not voices.replies or not voices.asks:
         return None
-    last = next((m for m in reversed(messages) if not is_remark(m)), None)
-    if last is None or last["role"] != "user":
-        return None
-    words = squeezed(plain_text(last))
+    words = squeezed(voices.words[-1])
     return _key(start, words) if len(words) >= _SHORTEST else None
 
 
@@ -63,7 +53,7 @@ def put_before(keys: Iterable[str], candidates: Iterable[Candidate], parent: Can
     """
     wanted = set(keys)
     known = [turn for turn in candidates if turn.echo in wanted and turn.turn_id != parent.turn_id]
-    if any(turn.continued and turn.kind is TurnKind.MAIN for turn in known):
+    if not known or any(turn.continued and turn.kind is TurnKind.MAIN for turn in known):
         return False
     return any(turn.kind is TurnKind.SIDE or _left(turn, parent) for turn in known)
 

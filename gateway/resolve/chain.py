@@ -14,25 +14,27 @@ could be tried out. It is empty where they are stored as they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from hashlib import sha256
-from itertools import count
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from gateway.records import DESCRIBED, Message, is_media, is_remark, without_data
+from gateway.resolve.voices import SYSTEM, Voices
 
 Tools = Sequence[Mapping[str, Any]]
 
-_SYSTEM = ("system", "developer")
 #: Bytes of `head_hash` for each of its two parts.
 HALF = 16
+_TEXTS = ("text", "refusal")
 _EXACT = 2**53
-_MARK = "cache_control"
+_MARK, _MARK_IN_JSON = "cache_control", b"cache_control"
 #: No text without it holds a number that JSON would read as a float.
 _FRACTION = re.compile(r"[0-9][.eE]")
+#: What is such a number, or may hold one.
+_NUMBERED = (dict, list, float)
 
 _pack = msgspec.msgpack.Encoder().encode
 _steady = msgspec.json.Encoder(order="deterministic").encode
@@ -51,15 +53,38 @@ def seed(key_id: UUID, model: str, key: bytes = b"") -> bytes:
     return sha256(key + key_id.bytes + model.encode()).digest()
 
 
-def chain(messages: Iterable[Message], start: bytes, key: bytes = b"") -> list[bytes]:
-    """The SHA-256 after each message, each over the one before and the canonical message."""
+def chain(
+    messages: Iterable[Message], start: bytes, key: bytes = b"", apart: Container[int] | None = None
+) -> list[bytes]:
+    """The SHA-256 after each message, each over the one before and the canonical message.
+
+    That is [role, name, content, calls, answered call], in which calls have numbers for ids.
+    `apart` tells where those stand that are left out, if that is known.
+    """
+    if apart is None:
+        messages = tuple(messages)
+        apart = Voices.of(messages).apart
     hashes: list[bytes] = []
     position: dict[str, int] = {}
-    numbers = count()
+    number = 0
     current = start
-    for message in messages:
-        if not is_apart(message):
-            form = _pack(_canonical(message, position, numbers))
+    for at, message in enumerate(messages):
+        if at not in apart:
+            role, content = message["role"], message.get("content")
+            text = content.rstrip() if type(content) is str else _text(content)
+            calls: list[Any] = []
+            name = answered = None
+            if role == "tool":
+                answered = position.get(message.get("tool_call_id") or "", -1)
+            elif "tool_calls" in message:
+                for call in message["tool_calls"] or ():
+                    position[call["id"]] = number
+                    number += 1
+                    function = call["function"]
+                    calls.append([function["name"], _arguments(function["arguments"])])
+            if role == "user" and "name" in message:
+                name = message["name"]
+            form = _pack([role, name, text, calls, answered])
             current = sha256(key + current + form).digest()
         hashes.append(current)
     return hashes
@@ -70,7 +95,7 @@ def chained(before: bytes, reply: Message, key: bytes = b"") -> bytes:
 
     A reply answers no call, so that what was called earlier has no part in its form.
     """
-    return sha256(key + before + _pack(_canonical(reply, {}, count()))).digest()
+    return chain((reply,), before, key, ())[0]
 
 
 def prefixes(
@@ -93,13 +118,33 @@ def request_hash(messages: Sequence[Message], tools: Tools, start: bytes = b"") 
 
     The data of images and audio is told by its digest.
     """
-    return sha256(start + _steady([without_data(messages), tools])).digest()
+    return _whole(without_data(messages), _steady(tools), start)
 
 
 def head_hash(messages: Iterable[Message], tools: Tools, key: bytes = b"") -> bytes:
     """What the chain leaves out: 16 bytes for system messages and remarks, 16 for tools."""
-    apart = [_text(message.get("content")) for message in messages if is_apart(message)]
-    return _half(apart, key) + _half([_unmarked(tool) for tool in tools], key)
+    return _head(filter(is_apart, messages), tools, _steady(tools), key)
+
+
+def both_hashes(
+    messages: Sequence[Message], tools: Tools, start: bytes, key: bytes, voices: Voices
+) -> tuple[bytes, bytes]:
+    """(`request_hash`, `head_hash`) of a request: tools, which may be long, are written once."""
+    bare = without_data(messages) if voices.shows else messages
+    offered = _steady(tools)
+    return _whole(bare, offered, start), _head(voices.apart.values(), tools, offered, key)
+
+
+def _whole(messages: Sequence[Message], offered: bytes, start: bytes) -> bytes:
+    """The hash of [messages, tools] in JSON, where `offered` is that of the tools."""
+    return sha256(b"".join((start, b"[", _steady(messages), b",", offered, b"]"))).digest()
+
+
+def _head(apart: Iterable[Message], tools: Tools, offered: bytes, key: bytes) -> bytes:
+    said = _steady([_text(message.get("content")) for message in apart])
+    if _MARK_IN_JSON in offered:
+        offered = _steady([_unmarked(tool) for tool in tools])
+    return sha256(key + said).digest()[:HALF] + sha256(key + offered).digest()[:HALF]
 
 
 def _unmarked(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -116,23 +161,7 @@ def _without_mark(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_apart(message: Message) -> bool:
     """Whether the chain leaves a message out: one of the system's, or an agent's remark."""
-    return message["role"] in _SYSTEM or is_remark(message)
-
-
-def _canonical(message: Message, position: dict[str, int], numbers: Iterator[int]) -> list[Any]:
-    """[role, name, content, calls, answered call]; ids of calls become their number."""
-    role = message["role"]
-    content = message.get("content")
-    text = content.rstrip() if isinstance(content, str) else _text(content)
-    if role == "tool":
-        return [role, None, text, [], position.get(message.get("tool_call_id") or "", -1)]
-    calls = []
-    for call in message.get("tool_calls") or ():
-        position[call["id"]] = next(numbers)
-        function = call["function"]
-        calls.append([function["name"], _arguments(function["arguments"])])
-    name = message.get("name") if role == "user" else None
-    return [role, name, text, calls, None]
+    return message["role"] in SYSTEM or is_remark(message)
 
 
 def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str | list[Any]:
@@ -143,9 +172,10 @@ def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str | list[Any]:
         return content.rstrip()
     parts: list[Any] = []
     for part in content:
-        if part.get("type") in ("text", "refusal"):
-            text = part.get(part["type"], "")
-            if parts and isinstance(parts[-1], str):
+        kind = part.get("type")
+        if kind in _TEXTS:
+            text = part.get(kind, "")
+            if parts and type(parts[-1]) is str:
                 parts[-1] += text
             else:
                 parts.append(text)
@@ -155,31 +185,34 @@ def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str | list[Any]:
             parts.append({"part": _steady(_without_mark(part))})
     if not parts:
         return ""
-    if isinstance(parts[-1], str):
+    if type(parts[-1]) is str:
         parts[-1] = parts[-1].rstrip()
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
+    return parts[0] if len(parts) == 1 and type(parts[0]) is str else parts
 
 
 def _arguments(text: str) -> bytes:
     """Arguments parsed and written with sorted keys; those that are no JSON stay as they are."""
     try:
-        value = _parse(text) if text.strip() else {}
-        if _FRACTION.search(text):
-            value = _number(value)
+        value = _parse(text)
+        for item in value.values() if type(value) is dict else (value,):
+            # Nearly all are names and texts, and the texts of whole files are not searched.
+            if type(item) in _NUMBERED:
+                if _FRACTION.search(text):
+                    value = _number(value)
+                break
         return b"json" + _steady(value)
     except (msgspec.DecodeError, RecursionError):
-        return b"text" + text.strip().encode()
+        plain = text.strip()
+        return b"text" + plain.encode() if plain else b"json{}"
 
 
 def _number(value: Any) -> Any:
     """JavaScript writes 1.0 as 1; both are the same argument."""
     if isinstance(value, dict):
-        return {key: _number(item) for key, item in value.items()}
+        return {
+            key: _number(item) if type(item) in _NUMBERED else item for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_number(item) for item in value]
+        return [_number(item) if type(item) in _NUMBERED else item for item in value]
     whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
     return int(value) if whole else value
-
-
-def _half(value: list[Any], key: bytes) -> bytes:
-    return sha256(key + _steady(value)).digest()[:HALF]

@@ -47,15 +47,17 @@ def reply_key(reply: bytes, start: bytes) -> str | None:
     return _key(".", b"", reply, start) if len(reply) >= _LONG else None
 
 
-def exchange_keys(said: str, user: bytes, reply: bytes, start: bytes) -> Iterator[str]:
+def exchange_keys(said: str, user: bytes, reply: bytes, start: bytes) -> list[str]:
     """All keys of an exchange; `said` are the words as they came, `user` the same squeezed."""
-    yield exchange_key(user, reply, start)
+    keys = [_key("=", user, reply, start)]
     if len(reply) >= _BEGINNING:
-        yield _key("-", user, reply[:_BEGINNING], start)
-    for part in _parts(said):
-        words = squeezed(part)
-        if words != user and len(words) + len(reply) >= _SHORTEST:
-            yield exchange_key(words, reply, start)
+        keys.append(_key("-", user, reply[:_BEGINNING], start))
+    if "\n" in said:
+        for part in _parts(said):
+            words = squeezed(part)
+            if words != user and len(words) + len(reply) >= _SHORTEST:
+                keys.append(_key("=", words, reply, start))
+    return keys
 
 
 def _parts(said: str) -> Iterator[str]:

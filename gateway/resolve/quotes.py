@@ -11,9 +11,11 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 
-from gateway.records import Message, is_remark, plain_text
+from gateway.records import Message, plain_text
 from gateway.resolve.exchanges import exchange_key, squeezed
+from gateway.resolve.voices import SYSTEM, Voices
 
 _SEARCHED_CHARACTERS = 20_000
 _MOST_EXCHANGES = 6
@@ -38,14 +40,17 @@ _CLOSED = re.compile(r"\n\s*</[A-Za-z]")
 _TAG = re.compile(r"</?[A-Za-z_][\w-]{0,40}>")
 
 
-def quoted(messages: Sequence[Message], start: bytes) -> Iterator[str]:
+def quoted(messages: Sequence[Message], start: bytes, voices: Voices) -> list[str]:
     """`=` and each exchange that a lone question quotes, the last ones first."""
-    if any(message["role"] in ("assistant", "tool") for message in messages):
-        return
-    asked = [m for m in messages if m["role"] == "user" and not is_remark(m)]
-    if len(asked) != 1:
-        return
-    text = plain_text(asked[0])[-_SEARCHED_CHARACTERS:]
+    if voices.replies or len(voices.asked) != 1:
+        return []
+    for message in messages:
+        if message["role"] == "tool":
+            return []
+    text = voices.words[0][-_SEARCHED_CHARACTERS:]
+    if ":" not in text:
+        # Neither form is without it.
+        return []
     user = b""
     found: list[str] = []
     for who, words in (*_transcript(text), *_dumped(text)):
@@ -54,7 +59,7 @@ def quoted(messages: Sequence[Message], start: bytes) -> Iterator[str]:
             user = said
         elif who in _ASSISTANTS and user and said:
             found.append(exchange_key(user, said, start))
-    yield from dict.fromkeys(found[: -_MOST_EXCHANGES - 1 : -1])
+    return list(dict.fromkeys(found[: -_MOST_EXCHANGES - 1 : -1]))
 
 
 def _transcript(text: str) -> Iterator[tuple[str, str]]:
@@ -87,7 +92,7 @@ def _dumped(text: str) -> Iterator[tuple[str, str]]:
 def is_summed_up(messages: Sequence[Message]) -> bool:
     """Whether a request asks for a summary, as far as its first and last words tell."""
     first, last = plain_text(messages[0]), plain_text(messages[-1])
-    return _mentions(first[:2_000]) or _mentions(last[:2_000] + last[-2_000:])
+    return _mentions(f"{first[:2_000]}\n{last[:2_000]}{last[-2_000:]}")
 
 
 def summary_keys(reply: str, start: bytes) -> list[str]:
@@ -96,25 +101,18 @@ def summary_keys(reply: str, start: bytes) -> list[str]:
     return [_line_key(line, start) for line in dict.fromkeys(lines[:_KEPT_LINES] + lines[-4:])]
 
 
-def summarised(messages: Sequence[Message], start: bytes) -> Iterator[str]:
+def summarised(messages: Sequence[Message], start: bytes, voices: Voices) -> list[str]:
     """The same of what opens a history and says that it is a summary."""
-    opening: list[Message] = []
-    for message in messages:
-        if message["role"] == "user" and not is_remark(message):
-            opening.append(message)
-        if len(opening) == 3:
-            break
-    opening += [message for message in messages[:2] if message["role"] in ("system", "developer")]
-    left = _MOST_LINES
-    for message in opening:
-        text = plain_text(message)[:_SEARCHED_CHARACTERS]
-        if not _mentions(text):
-            continue
-        for line in _lines(text):
-            if left == 0:
-                return
-            left -= 1
-            yield _line_key(line, start)
+    texts = voices.words[:3]
+    for message in messages[:2]:
+        if message["role"] in SYSTEM:
+            texts.append(plain_text(message))
+    opening = [text[:_SEARCHED_CHARACTERS] for text in texts]
+    # Hardly any is one: all are looked at together first.
+    if not _mentions("\n".join(opening)):
+        return []
+    lines = (line for text in opening if _mentions(text) for line in _lines(text))
+    return [_line_key(line, start) for line in islice(lines, _MOST_LINES)]
 
 
 def _mentions(text: str) -> bool:
