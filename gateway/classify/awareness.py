@@ -7,27 +7,19 @@ from gateway.config import SessionSettings
 
 
 class Awareness:
-    """What `session_awareness` says now, and the classifier made of it.
+    """What `session_awareness` says now, and the `classifier` made of it; `adopt` changes both.
 
     Raises ConfigError for a pattern that is no regular expression.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
-        self._classifier = Classifier(settings)
-        self._settings = settings
-
-    @property
-    def settings(self) -> SessionSettings:
-        return self._settings
-
-    @property
-    def classifier(self) -> Classifier:
-        return self._classifier
+        self.classifier = Classifier(settings)
+        self.settings = settings
 
     def adopt(self, settings: SessionSettings) -> bool:
         """Put other rules in force; whether they differ. Raises ConfigError and keeps the old."""
-        if settings == self._settings:
+        if settings == self.settings:
             return False
-        self._classifier = Classifier(settings)
-        self._settings = settings
+        self.classifier = Classifier(settings)
+        self.settings = settings
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
@@ -88,19 +89,20 @@ class Placer:
         search = Search(self._turns, principal, request, now)
         keys = search.keys
         name = request.session_name or told_session(request.messages)
-        names = [each for each in (name, request.parent_session_name) if each is not None]
-        sessions = await search.sessions(names)
+        caller_name = request.parent_session_name
+        sessions: Mapping[str, NamedSession] = {}
+        if name is not None or caller_name is not None:
+            names = [each for each in (name, caller_name) if each is not None]
+            sessions = await search.sessions(names)
         named = None if name is None else sessions.get(name, NamedSession(id=None))
         found = await search.found(named)
         resolution, retry = found.resolution, found.retry
         kind = self._awareness.classifier.classify(request, resolution)
-        branching = _Branching(kind=kind, retells=promoted_by(resolution, kind))
-        if retry is None and principal.role is not Role.ROLLOUT:
-            branching = await self._branching(principal, request, resolution, branching)
-            if resolution.beside:
-                branching = _put_again(found, branching)
+        branching = _Branching(kind=kind)
+        if resolution.parent is not None:
+            branching = await self._branching(principal, request, found, resolution.parent, kind)
         kind, back = branching.kind, branching.rolled_back
-        caller = sessions.get(request.parent_session_name or "")
+        caller = None if caller_name is None else sessions.get(caller_name)
         session = SessionRecord(
             id=resolution.session_id or new_id(),
             tenant_id=principal.tenant_id,
@@ -137,19 +139,32 @@ class Placer:
         self,
         principal: Principal,
         request: TurnRequest,
-        resolution: Resolution,
-        found: _Branching,
+        found: Found,
+        parent: Candidate,
+        kind: Kind,
     ) -> _Branching:
-        """Where a main line goes on from a reply that was extended before.
+        """What a request that goes on from a reply means for the turns beside it.
 
         Rollouts branch on purpose, and are not asked for it.
         """
-        parent = resolution.parent
-        if parent is None or not parent.continued or resolution.ambiguous:
-            return found
-        if found.kind.kind is not TurnKind.MAIN:
-            return found
-        tenant = principal.tenant_id
+        resolution = found.resolution
+        branching = _Branching(kind=kind, retells=promoted_by(resolution, kind))
+        if found.retry is not None or principal.role is Role.ROLLOUT:
+            return branching
+        if parent.continued and not resolution.ambiguous and kind.kind is TurnKind.MAIN:
+            tenant = principal.tenant_id
+            branching = await self._beside(tenant, request, resolution, parent, branching)
+        return _put_again(found, branching) if resolution.beside else branching
+
+    async def _beside(
+        self,
+        tenant: UUID,
+        request: TurnRequest,
+        resolution: Resolution,
+        parent: Candidate,
+        found: _Branching,
+    ) -> _Branching:
+        """Where a main line goes on from a reply that was extended before."""
         leaf = None
         try:
             branches = await self._turns.branches(tenant, parent.turn_id)

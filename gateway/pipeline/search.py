@@ -7,7 +7,7 @@ what is left of it where it was rewritten or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -102,28 +102,48 @@ class Search:
     async def found(self, named: NamedSession | None) -> Found:
         """Where the request belongs; `named` is the session that its client named."""
         messages, keys = self._request.messages, self.keys
-        if keys.prefixes and self._request.previous_turn is None:
-            echoes = echoed_near(messages, keys.start, keys.head, keys.voices)
-            near = await self._among(keys.prefixes[:1], echoes, named)
-            if _is_certain(near):
-                return near
-        echoes = echoed(messages, keys.start, keys.head, keys.voices)
-        return await self._among(keys.prefixes, echoes, named)
+        # With few keys first; with all of them where those decide nothing.
+        near = bool(keys.prefixes) and self._request.previous_turn is None
+        while True:
+            known = keys.prefixes[:1] if near else keys.prefixes
+            find = echoed_near if near else echoed
+            echoes = find(messages, keys.start, keys.head, keys.voices)
+            wanted = Wanted(
+                chains=[prefix.hash for prefix in known],
+                echoes=[echo.key for echo in echoes],
+                request=keys.request,
+                since=self._now - RETRY_WINDOW_S,
+                previous=self._request.previous_turn,
+            )
+            candidates: Sequence[Candidate] | None = None
+            if not self._away:
+                try:
+                    candidates = await self._turns.find_candidates(self._tenant_id, wanted)
+                except StoreError as error:
+                    self._gone(error)
+            if candidates is None:
+                candidates = self._turns.recent_candidates(self._tenant_id, wanted)
+            found = self._decided(known, echoes, candidates, named)
+            if not near or _is_certain(found):
+                return found
+            near = False
 
-    async def _among(
-        self, found: Sequence[Prefix], echoes: Sequence[Echo], named: NamedSession | None
+    def _decided(
+        self,
+        found: Sequence[Prefix],
+        echoes: Sequence[Echo],
+        candidates: Sequence[Candidate],
+        named: NamedSession | None,
     ) -> Found:
-        """What is decided from the turns that have some of the keys."""
+        """What follows from the turns that have some of the keys."""
         request, keys = self._request, self.keys
-        wanted = Wanted(
-            chains=[prefix.hash for prefix in found],
-            echoes=[echo.key for echo in echoes],
-            request=keys.request,
-            since=self._now - RETRY_WINDOW_S,
-            previous=request.previous_turn,
-        )
-        candidates = await self._candidates(wanted)
-        retry = retried(request, keys.request, _attempts(candidates, named), self._now)
+        retry = None
+        if candidates:
+            # Two sessions that ask the same are no retry of each other.
+            attempts = candidates
+            if named is not None:
+                attempts = [turn for turn in candidates if turn.session_id == named.id]
+            retry = retried(request, keys.request, attempts, self._now)
         resolution = resolve(
             request,
             found=found,
@@ -134,14 +154,6 @@ class Search:
             head=keys.head,
         )
         return Found(resolution=resolution, retry=retry, candidates=candidates, echoes=echoes)
-
-    async def _candidates(self, wanted: Wanted) -> Sequence[Candidate]:
-        if not self._away:
-            try:
-                return await self._turns.find_candidates(self._tenant_id, wanted)
-            except StoreError as error:
-                self._gone(error)
-        return self._turns.recent_candidates(self._tenant_id, wanted)
 
     def _gone(self, error: StoreError) -> None:
         self._away = True
@@ -156,8 +168,3 @@ def _is_certain(near: Found) -> bool:
     """
     found = near.resolution
     return near.retry is None and (found.parent is not None or found.ambiguous)
-
-
-def _attempts(candidates: Iterable[Candidate], named: NamedSession | None) -> list[Candidate]:
-    """Two sessions that ask the same are no retry of each other."""
-    return [turn for turn in candidates if named is None or turn.session_id == named.id]
