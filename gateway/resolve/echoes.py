@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from enum import Enum, auto
+from enum import IntEnum, auto
 from hashlib import sha256
 
 import msgspec
@@ -39,7 +39,7 @@ _REPLIES = 4
 _MOST_KEYS = 64
 
 
-class EchoKind(Enum):
+class EchoKind(IntEnum):
     CALL = auto()
     OUTLINE = auto()
     REPLY = auto()
