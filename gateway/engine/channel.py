@@ -55,7 +55,9 @@ class Channel(asyncio.Protocol):
         `silence_s` bounds every wait for something of the reply.
         """
         assert self._transport is not None
-        self._parser = httptools.HttpResponseParser(self)
+        if self._parser is None:
+            # For all replies of the connection, which end one by one.
+            self._parser = httptools.HttpResponseParser(self)
         self._parts, self._held, self._silence_s = [], 0, silence_s
         self.status = self._lost = None
         self._complete = self._discards = self._keeps = False

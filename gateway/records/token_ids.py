@@ -9,8 +9,8 @@ import numpy as np
 
 #: Ids are 32 bits wide, as engines and the store have them.
 _TYPE = "i"
-#: So many are looked through as fast one by one: for an id, and for the least and the most.
-_FEW, _FEWER = 128, 32
+#: So many are looked through as fast one by one.
+_FEW = 128
 
 
 def packed_ids(ids: Sequence[int]) -> array[int]:
@@ -29,7 +29,7 @@ def first_outside(ids: Sequence[int], size: int) -> int | None:
     """The first of `ids` that a vocabulary of `size` does not have, or None."""
     if not ids:
         return None
-    if len(ids) > _FEWER and isinstance(ids, array) and ids.typecode == _TYPE:
+    if len(ids) > _FEW and isinstance(ids, array) and ids.typecode == _TYPE:
         # Read as unsigned, those below 0 are the largest.
         inside = int(np.frombuffer(ids, dtype=np.uint32).max()) < min(size, 1 << 31)
     else:
