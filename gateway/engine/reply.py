@@ -63,7 +63,10 @@ class Reply:
         if self._over:
             raise StopAsyncIteration
         try:
-            chunk = await self._next(take)
+            channel = self._channel
+            if channel is None:
+                channel = self._channel = await self._server.begin(self._request)
+            chunk = await self._next(channel, take)
         except EngineRejected as error:
             self._end(aborts=False)
             self._server.refused(error)
@@ -75,10 +78,10 @@ class Reply:
         except BaseException:
             self._end(aborts=self._channel is not None)
             raise
-        if chunk.finish is not None and self._channel is not None:
+        if chunk.finish is not None:
             self._over = True
             # The rest is read beside, and the connection kept.
-            self._channel.release()
+            channel.release()
         return chunk
 
     async def aclose(self) -> None:
@@ -93,11 +96,8 @@ class Reply:
         if aborts:
             self._server.abort(self._request.rid)
 
-    async def _next(self, take: Take | None) -> Chunk:
+    async def _next(self, channel: Channel, take: Take | None) -> Chunk:
         """What came before an event that is an error is handed on first."""
-        channel = self._channel
-        if channel is None:
-            channel = self._channel = await self._server.begin(self._request)
         chunk: Chunk | None = None
         more = True
         while chunk is None and more and self._reader.broken is None:
