@@ -51,6 +51,7 @@ def cases(*, quick: bool) -> list[Case]:
     less = 4 if quick else 1
     return [
         Case(name="small", conversations=2400 // less, connections=8, tokens=8),
+        Case(name="busy", conversations=2400 // less, connections=64, tokens=8),
         Case(name="serial", conversations=320 // less, connections=1, tokens=8),
         Case(name="agentic", conversations=32 // less, connections=4, tokens=200, agentic=True),
         Case(

@@ -74,6 +74,7 @@ def figures(runs: Runs, direct: Runs) -> dict[str, float]:
     small, agentic = per_request(runs["small"]), per_request(runs["agentic"])
     return {
         "cpu_us_small": small,
+        "cpu_us_small_busy": per_request(runs["busy"]),
         "cpu_us_agentic": agentic,
         "cpu_us_agentic_stream": per_request(runs["first_token"]),
         "cpu_us_chunk": per_token(runs["chunk"]),
@@ -95,7 +96,7 @@ def ratios(
     base = systems.get(baseline)
     if base is None:
         return {}
-    names = ("cpu_us_small", "cpu_us_agentic", "cpu_us_chunk", "rss_mb")
+    names = ("cpu_us_small", "cpu_us_small_busy", "cpu_us_agentic", "cpu_us_chunk", "rss_mb")
     return {
         system: {name: values[name] / base[name] for name in names if base[name] > 0}
         for system, values in systems.items()

@@ -9,6 +9,7 @@ from rich.table import Table
 #: Figure, heading, digits after the point, whether the multiple of the baseline stands beside it.
 _COLUMNS = (
     ("cpu_us_small", "small\nµs", 0, True),
+    ("cpu_us_small_busy", "busy\nµs", 0, True),
     ("cpu_us_agentic", "agentic\nµs", 0, True),
     ("cpu_us_chunk", "chunk\nµs", 1, True),
     ("capacity_small", "small\n/s/core", 0, False),
@@ -43,8 +44,9 @@ def table(report: dict[str, Any]) -> Table:
 def _caption(report: dict[str, Any]) -> str:
     text = (
         f"Medians of {report['rounds']} rounds; (x): multiple of {report['baseline']}. small: 8 "
-        "tokens. agentic: 57 kB, 36 to 44 messages, 8 tools, 200 tokens at once; first "
-        "token: of such a request. chunk: a token of 8 streams, 10 ms apart. +ms: added to small."
+        "tokens, 8 requests at once; busy: 64 of them. agentic: 57 kB, 36 to 44 messages, 8 tools, "
+        "200 tokens at once; first token: of such a request. chunk: a token of 8 streams, 10 ms "
+        "apart. +ms: added to small."
     )
     if "nextstate" in report["systems"]:
         values, extended = report["systems"]["nextstate"], report["extended"]

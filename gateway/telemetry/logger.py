@@ -18,10 +18,18 @@ class Logger:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, method: str) -> Any:
+    def _bound(self) -> Any:
         how = structlog.get_config()
         logger, context = how["logger_factory"](self._name), how["context_class"]()
-        return getattr(how["wrapper_class"](logger, how["processors"], context), method)
+        return how["wrapper_class"](logger, how["processors"], context)
+
+    # What is called most is found without the error that leads to `__getattr__`.
+    debug = property(lambda self: self._bound().debug)
+    info = property(lambda self: self._bound().info)
+    warning = property(lambda self: self._bound().warning)
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._bound(), method)
 
 
 def bound_loggers(level: int, sink: Sinks) -> type[FilteringBoundLogger]:

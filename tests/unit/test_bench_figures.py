@@ -55,6 +55,7 @@ def test_a_round_without_its_direct_one_is_an_error() -> None:
 def test_what_is_reported_of_a_system() -> None:
     runs = {
         "small": [run(4000, store=500)],
+        "busy": [run(3000)],
         "serial": [run(0, [3, 4])],
         "agentic": [run(40_000, store=900)],
         "chunk": [run(8000)],
@@ -63,6 +64,7 @@ def test_what_is_reported_of_a_system() -> None:
     direct = {"serial": [run(0, [1, 1.5])], "first_token": [run(0, [4])]}
     assert figures(runs, direct) == {
         "cpu_us_small": 400,
+        "cpu_us_small_busy": 300,
         "cpu_us_agentic": 4000,
         "cpu_us_agentic_stream": 2000,
         "cpu_us_chunk": 100,
@@ -78,11 +80,13 @@ def test_what_is_reported_of_a_system() -> None:
 
 
 def test_ratios_are_multiples_of_the_baseline() -> None:
-    costs = {"cpu_us_small": 400.0, "cpu_us_agentic": 500.0, "cpu_us_chunk": 100.0, "rss_mb": 50.0}
-    mine = {"cpu_us_small": 600.0, "cpu_us_agentic": 4000.0, "cpu_us_chunk": 90.0, "rss_mb": 200.0}
+    names = ("cpu_us_small", "cpu_us_small_busy", "cpu_us_agentic", "cpu_us_chunk", "rss_mb")
+    costs = dict(zip(names, (400.0, 250.0, 500.0, 100.0, 50.0), strict=True))
+    mine = dict(zip(names, (600.0, 300.0, 4000.0, 90.0, 200.0), strict=True))
     found = ratios({"mine": mine, "base": costs}, "base")
     assert found["mine"] == {
         "cpu_us_small": 1.5,
+        "cpu_us_small_busy": 1.2,
         "cpu_us_agentic": 8,
         "cpu_us_chunk": 0.9,
         "rss_mb": 4,
