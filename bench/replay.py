@@ -110,7 +110,7 @@ class Gateway:
             finish=Finish(reason=FinishReason.ABORT if sent.get("left") else FinishReason.STOP),
             reply=_reply(sent["reply"]),
             engine="replay",
-            queued_ms=0.0,
+            queued_until=call.clock,
             reasoning_tokens=0,
         )
         if state is not None:

@@ -19,7 +19,7 @@ async def test_an_empty_section_asks_the_policys_engine_and_gets_the_form_that_i
     settings = load(
         JudgeSettings,
         engines=({"url": sglang_url},),
-        judge={"llm": {"max_tokens": 48, "timeout_s": 120}},
+        judge={"llm": {"max_tokens": 500, "timeout_s": 120}},
     )
     llm = settings.judging.llm
     assert llm is not None
@@ -30,8 +30,9 @@ async def test_an_empty_section_asks_the_policys_engine_and_gets_the_form_that_i
         answer = await endpoint.ask(question)
     finally:
         await endpoint.close()
-    # A model that was never trained keeps to a form only where the server holds it to one.
+    # A model that was never trained keeps to a form only where the server holds it to one, and
+    # may write white space for long where that lets it.
     assert answer.text.startswith("{")
     assert question.check in answer.text
     assert answer.prompt_tokens > 0
-    assert 0 < answer.completion_tokens <= 48
+    assert 0 < answer.completion_tokens <= 500
