@@ -40,7 +40,7 @@ class SglangProcess:
     """The real server as a process group of its own, which ends with this process."""
 
     def __init__(
-        self, model: Path, log: Path, *, max_total_tokens: int, sees: Sequence[Path] = ()
+        self, model: Path, log: Path, *, max_total_tokens: int = 16384, sees: Sequence[Path] = ()
     ) -> None:
         """A model of images needs what it `sees` with: packages that the engine's stub lacks."""
         self.log = log

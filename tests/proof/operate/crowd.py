@@ -14,6 +14,7 @@ import asyncpg
 from gateway.records import NextState, SessionRecord, TurnRecord, VersionSpan, new_id
 from gateway.store.calls import Call
 from gateway.store.database import REVISIONS
+from gateway.store.direct import DirectConnection
 from gateway.store.periods import first_id
 from gateway.store.writer import write
 from tests.factories import next_state, session, turn
@@ -78,7 +79,7 @@ class Crowd:
     first_at: float
     last_at: float
 
-    async def settle(self, connection: asyncpg.Connection) -> float:
+    async def settle(self, connection: DirectConnection) -> float:
         """Store all of them, each followed, judged and trained on; the seconds that it took."""
         began = time.monotonic()
         calls: list[Call] = []
