@@ -22,9 +22,14 @@ _PROGRAMS = Path(__file__).parent / "contract" / "clients"
 
 def client_python(name: str) -> Path:
     """The interpreter of `locks/clients-NAME.txt`, built in the cache the first time."""
-    lock = checkout() / "locks" / f"clients-{name}.txt"
+    return locked_python(f"clients-{name}.txt", f"client-{name}")
+
+
+def locked_python(lock_name: str, home_name: str) -> Path:
+    """The interpreter of an environment of its own in the cache, built the first time."""
+    lock = checkout() / "locks" / lock_name
     digest = Environment(Path(), (lock,), torch=False).digest
-    home = Environment(cache_dir() / f"client-{name}-{digest[:16]}", (lock,), torch=False)
+    home = Environment(cache_dir() / f"{home_name}-{digest[:16]}", (lock,), torch=False)
     return home.ensure(_tell)
 
 

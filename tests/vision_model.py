@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from gateway.local.cache import cache_dir
-from gateway.local.environments import Environment, checkout
+from tests.clients import locked_python
 from tests.media import make_seeing_model
 from tests.tiny_model import HIDDEN, LAYERS, LINEARS
 
@@ -25,10 +23,7 @@ Shape = tuple[int, ...]
 
 def sight() -> list[Path]:
     """What a CPU engine needs on its path to run such a model; installed the first time."""
-    lock = checkout() / "locks" / "engine-vision.txt"
-    digest = Environment(Path(), (lock,), torch=False).digest
-    home = Environment(cache_dir() / f"engine-vision-{digest[:16]}", (lock,), torch=False)
-    packages = home.ensure(lambda line: sys.stderr.write(f"{line}\n")).parents[1]
+    packages = locked_python("engine-vision.txt", "engine-vision").parents[1]
     return [Path(__file__).parent / "vision", *packages.glob("lib/*/site-packages")]
 
 

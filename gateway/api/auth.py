@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from gateway.errors import AuthenticationError, PermissionDenied
@@ -12,7 +12,7 @@ MAX_KEY_BYTES = 512
 
 
 class Keys(Protocol):
-    async def principal(self, secret: str) -> Principal: ...
+    def principal(self, secret: str) -> Awaitable[Principal]: ...
 
 
 def secret_of(headers: Mapping[str, str]) -> str:
@@ -32,9 +32,9 @@ def secret_of(headers: Mapping[str, str]) -> str:
     return secret
 
 
-async def authenticate(keys: Keys, headers: Mapping[str, str]) -> Principal:
+def authenticate(keys: Keys, headers: Mapping[str, str]) -> Awaitable[Principal]:
     """The principal of a request. Raises AuthenticationError."""
-    return await keys.principal(secret_of(headers))
+    return keys.principal(secret_of(headers))
 
 
 async def require_admin(keys: Keys, headers: Mapping[str, str]) -> Principal:

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from gateway.api.auth import secret_of
+from gateway.api.auth import authenticate
 from gateway.api.endpoint import Endpoint
 from gateway.api.exchange import Exchange
 from gateway.api.limits import Admission
@@ -77,7 +77,7 @@ class Inference(Endpoint):
 
     async def _principal(self, headers: Mapping[str, str]) -> Principal:
         """Who asks, and whether what is served is captured."""
-        principal = await self.services.keys.principal(secret_of(headers))
+        principal = await authenticate(self.services.keys, headers)
         if principal.role is Role.ADMIN:
             raise PermissionDenied("An admin key cannot be used for inference.")
         paused = self.services.pauses.is_paused(Paused.CAPTURE, principal.tenant_id)

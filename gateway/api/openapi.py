@@ -83,6 +83,8 @@ def _paths() -> Schema:
     """The routes of the dialects."""
     response = {"name": "response_id", "in": "path", "required": True, "schema": _TEXT}
     model = {"name": "model", "in": "path", "required": True, "schema": _TEXT}
+    # With it models are shown in Anthropic's form.
+    version = {"name": VERSION_HEADER, "in": "header", "schema": _TEXT}
     page = [
         _query("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
         _query("order", {"enum": ["asc", "desc"]}),
@@ -104,11 +106,11 @@ def _paths() -> Schema:
             )
         },
         "/v1/models": {
-            "parameters": [*_either(), *models],
+            "parameters": [version, *models],
             "get": _read("models", {"anyOf": [_OPENAI_MODELS, _ANTHROPIC_MODELS]}, *_BOTH),
         },
         "/v1/models/{model}": {
-            "parameters": [model, *_either()],
+            "parameters": [model, version],
             "get": _read("model", {"anyOf": [_OPENAI_MODEL, _ANTHROPIC_MODEL]}, *_BOTH),
         },
         "/v1/responses/{response_id}": {
@@ -174,11 +176,6 @@ def _object(**properties: Schema) -> Schema:
 
 def _query(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "schema": schema}
-
-
-def _either() -> list[Schema]:
-    """What asks for the one form of what both families of APIs have, or without it the other."""
-    return [{"name": VERSION_HEADER, "in": "header", "schema": _TEXT}]
 
 
 _BOTH = ("OpenAIError", "AnthropicError")

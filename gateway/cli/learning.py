@@ -243,8 +243,10 @@ def _model(settings: TrainerSettings) -> Path:
 
 def _vocabulary(model: Path) -> int:
     """The ids that a model knows. Raises ConfigError where its configuration does not say."""
+    from gateway.records import text_config
+
     found = json.loads((model / "config.json").read_text())
-    size = found.get("vocab_size") or found.get("text_config", {}).get("vocab_size")
+    size = text_config(found).get("vocab_size")
     if not isinstance(size, int):
         raise ConfigError(f"{model}/config.json does not say how large the vocabulary is")
     return size

@@ -22,7 +22,7 @@ from gateway.engine.loading import Loading
 from gateway.engine.reply import Reply
 from gateway.engine.whole_weights import IN_DOUBT, WholeWeights
 from gateway.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
-from gateway.records import Generation, PolicyKind, PolicyRef, first_outside, new_id
+from gateway.records import Generation, PolicyKind, PolicyRef, first_outside, new_id, text_config
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -333,13 +333,10 @@ def kept_most(server: Mapping[str, Any]) -> int:
 
 
 def _vocab_size(model_path: str) -> int | None:
-    """The model's vocabulary, where its directory is on this machine.
-
-    A model that takes more than text says it of its text model.
-    """
+    """The model's vocabulary, where its directory is on this machine."""
     try:
         config = json.loads((Path(model_path) / "config.json").read_text())
-        size = {**config, **config.get("text_config", {})}.get("vocab_size")
+        size = text_config(config).get("vocab_size")
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     return size if isinstance(size, int) else None

@@ -27,6 +27,7 @@ from gateway.records.message import (
     is_remark,
     plain_text,
 )
+from gateway.records.model_config import text_config
 from gateway.records.placement import Candidate, Resolution, Trail
 from gateway.records.policy import (
     PolicyKind,
@@ -124,5 +125,6 @@ __all__ = [
     "packed_ids",
     "plain_parts",
     "plain_text",
+    "text_config",
     "without_data",
 ]

@@ -135,4 +135,4 @@ class PauseFollower(SettingFollower[Pauses]):
         super().__init__(database, PAUSES, read_pauses, look_s=look_s, changed=changed)
 
     def is_paused(self, what: Paused, subject: UUID) -> bool:
-        return subject in self.current.entries.get(what, ())
+        return subject in self.current.of(what)

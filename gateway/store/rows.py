@@ -31,13 +31,7 @@ def _session(record: SessionRecord) -> dict[str, object]:
 
 def _turn(record: TurnRecord) -> dict[str, object]:
     usage, timings = record.usage, record.timings
-    spans: list[tuple[int, int, int]] = []
-    oldest = newest = None
-    for span in record.spans:
-        version = span.version
-        spans.append((version, span.start, span.end))
-        oldest = version if oldest is None or version < oldest else oldest
-        newest = version if newest is None or version > newest else newest
+    spans = [(span.version, span.start, span.end) for span in record.spans]
     return {
         "id": record.id,
         "tenant_id": record.tenant_id,
@@ -68,8 +62,8 @@ def _turn(record: TurnRecord) -> dict[str, object]:
         "sampled_ids": pack_ids(record.sampled_ids),
         "logprobs": pack_logprobs(record.logprobs),
         "spans": spans,
-        "version_min": oldest,
-        "version_max": newest,
+        "version_min": min(spans)[0] if spans else None,
+        "version_max": max(spans)[0] if spans else None,
         # What was set; the rest was left to the engine.
         "sampling": record.sampling,
         "finish_reason": record.finish_reason,

@@ -13,7 +13,7 @@ from typing import Any
 import tokenizers
 
 from gateway.errors import ConfigError
-from gateway.records import first_outside
+from gateway.records import first_outside, text_config
 from gateway.tokens.ends import reply_ends
 from gateway.tokens.formats import CallFormat, format_of
 from gateway.tokens.token_bytes import TokenBytes
@@ -183,7 +183,7 @@ def _facts(
 ) -> ModelFacts:
     path = directory / "config.json"
     config = _read(path)
-    text = {**config, **config.get("text_config", {})}
+    text = text_config(config)
     generation = _read(directory / "generation_config.json", required=False)
     stops: dict[int, None] = {}
     for source in (text, generation):

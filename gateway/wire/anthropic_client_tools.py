@@ -51,6 +51,7 @@ _EDITS = {
     "insert_line": _LINE,
     "view_range": _RANGE,
 }
+_PATH = _text("The file, or for view also a directory.")
 _NEW = _text("For str_replace: the text that takes its place.")
 _INSERTED = _text("For insert: the text to insert.")
 
@@ -69,7 +70,7 @@ _FIRST_EDITOR = ClientTool(
     _schema(
         ("command", "path"),
         command=_commands("view", "create", "str_replace", "insert", "undo_edit"),
-        path=_text("The file, or for view also a directory."),
+        path=_PATH,
         **_EDITS,
         new_str=_text(
             "For str_replace: the text that takes its place; for insert: the text to insert."
@@ -82,7 +83,7 @@ _EDITOR = ClientTool(
     _schema(
         ("command", "path"),
         command=_commands("view", "create", "str_replace", "insert"),
-        path=_text("The file, or for view also a directory."),
+        path=_PATH,
         **_EDITS,
         new_str=_NEW,
         insert_text=_INSERTED,

@@ -65,7 +65,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             logit_bias=_logit_bias(self.logit_bias) if self.logit_bias else None,
             seed=self.seed and between("seed", self.seed, -LARGEST_INT - 1, LARGEST_INT),
             stop=() if self.stop is None else _stop(self.stop),
-            max_tokens=None if limit is None else between(named, limit, 1, LARGEST_INT),
+            max_tokens=None if limit is None else reply_limit(named, limit),
             grammar=grammar,
         )
 
