@@ -1,8 +1,10 @@
-"""Group commit without a timer, and what happens while Postgres is away.
+"""Group commit, and what happens while Postgres is away.
 
 One task takes whatever is queued, writes it in one statement and looks again: an idle system
-pays one round trip a turn, a busy one a fraction of one. A batch that Postgres cannot take in time
-goes to the spool, and so does everything after it until the spool drains again.
+pays one round trip a turn, a busy one a fraction of one. After a commit of several calls the next
+one begins `_TOGETHER_S` later at the earliest: they come together, and so will those that are on
+their way. A batch that Postgres cannot take in time goes to the spool, and so does everything
+after it until the spool drains again.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ log = get_logger(__name__)
 
 _BATCH_CALLS = 64
 _BATCH_BYTES = 8 * 1024 * 1024
+#: From one commit of several calls to the next. Small turns cost this process a tenth less then
+#: and Postgres a third, and nothing but the end of a reply waits for it.
+_TOGETHER_S = 0.004
 _MIN_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
 _TRIES = 3
@@ -65,6 +70,8 @@ class TurnWriter:
         self._queued = asyncio.Event()
         self._closing = False
         self._connection: DirectConnection | None = None
+        #: By the loop's clock, when the next calls are taken at the earliest.
+        self._next_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -138,6 +145,7 @@ class TurnWriter:
     async def _write_on(self) -> None:
         while True:
             if self._queue:
+                await self._gather()
                 calls = self._take()
                 try:
                     await self._make_durable(calls)
@@ -155,6 +163,14 @@ class TurnWriter:
                 self._idle = asyncio.get_running_loop().create_future()
                 await self._idle
 
+    async def _gather(self) -> None:
+        """Let what comes together come, unless there is a batch of it or the writer closes."""
+        if self._closing or len(self._queue) >= _BATCH_CALLS:
+            return
+        now = asyncio.get_running_loop().time
+        if (rest := self._next_at - now()) > 0:
+            await asyncio.sleep(rest)
+
     def _take(self) -> list[Call]:
         calls: list[Call] = []
         size = 0
@@ -162,6 +178,8 @@ class TurnWriter:
             call = self._queue.popleft()
             calls.append(call)
             size += call.size
+        if len(calls) > 1:
+            self._next_at = asyncio.get_running_loop().time() + _TOGETHER_S
         return calls
 
     async def _make_durable(self, calls: Sequence[Call]) -> None:

@@ -156,6 +156,29 @@ async def test_many_at_once_share_few_transactions(writing):
     assert after - before <= 10
 
 
+async def test_what_ends_soon_after_a_commit_of_several_goes_together(writing, monkeypatch):
+    database, writer = writing
+    monkeypatch.setattr("gateway.store.writer._TOGETHER_S", 2.0)
+    one = session()
+    first, second, third, fourth = (turn(one) for _ in range(4))
+    await asyncio.gather(writer.commit(one, first), writer.commit(one, second))
+    later = asyncio.create_task(writer.commit(one, third))
+    await asyncio.sleep(0.2)
+    await asyncio.gather(later, writer.commit(one, fourth))
+    rows = await database.fetch("SELECT id, xmin::text AS transaction FROM turns")
+    by = {row["id"]: row["transaction"] for row in rows}
+    assert by[first.id] == by[second.id] != by[third.id] == by[fourth.id]
+
+
+async def test_turns_that_end_one_by_one_wait_for_nothing(writing, monkeypatch):
+    database, writer = writing
+    monkeypatch.setattr("gateway.store.writer._TOGETHER_S", 3600.0)
+    one = session()
+    for _ in range(3):
+        await writer.commit(one, turn(one))
+    assert await count(database, "turns") == 3
+
+
 async def test_what_one_request_writes_is_one_statement(writing):
     _, writer = writing
     one = session()
