@@ -39,8 +39,8 @@ class _Line:
     An event's own values win. Level, logger, time and traceback are as structlog's would be.
     """
 
-    def __init__(self, render: Render, sampling: Sampling | None) -> None:
-        self._render, self._sampling = render, sampling
+    def __init__(self, component: str, render: Render, sampling: Sampling | None) -> None:
+        self._component, self._render, self._sampling = component, render, sampling
 
     def __call__(self, logger: str, method: str, event: EventDict) -> bytes:
         """Raises DropEvent."""
@@ -49,7 +49,7 @@ class _Line:
             event = {**held, **event}
         if self._sampling is not None:
             event = self._sampling(logger, method, event)
-        event = structlog.contextvars.merge_contextvars(logger, method, event)
+        event.setdefault("component", self._component)
         event["logger"], event["level"] = logger, method
         event["timestamp"] = f"{datetime.now(UTC).isoformat()[:-6]}Z"
         if "exc_info" in event:
@@ -91,15 +91,15 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
     ConfigError where they cannot be written.
 
     A thread writes them: whoever logs never waits, and `dropped_lines` counts what found no room.
-    `component` (gateway, judge, trainer, …) is on every line. What `request_context` and `bind`
-    (request, session, turn, policy version) or `structlog.contextvars` hold is merged in.
+    `component` (gateway, judge, trainer, …) is on every line, and what `request_context` and `bind`
+    hold (request, session, turn, policy version) on those of a request.
     """
     out = stream or sys.stdout
     for_people = out.isatty() and settings.file is None
     as_json = settings.format == "json" or (settings.format == "auto" and not for_people)
     render = _json if as_json else _Console()
     sampling = Sampling(settings.sample) if settings.sample else None
-    processors: list[Processor] = [_Line(render, sampling)]
+    processors: list[Processor] = [_Line(component, render, sampling)]
     level = _LEVELS[settings.level]
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
@@ -126,8 +126,6 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
     root.setLevel(max(level, logging.INFO))
     # Its access lines repeat what `served` says, without the ids.
     logging.getLogger("uvicorn.access").disabled = True
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(component=component)
 
 
 def dropped_lines() -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from gateway.config import LogSettings
@@ -44,7 +43,7 @@ class Stuck(io.StringIO):
 def test_events_are_lines_of_json_with_their_context(tmp_path: Path):
     with (tmp_path / "log").open("w") as out:
         configure_logging(LogSettings(), "gateway", out)
-        with structlog.contextvars.bound_contextvars(session_id="s"):
+        with request_context(session_id="s"):
             id_ = UUID(int=7)
             get_logger("one.module").info("served", turn=id_, text="é\n\ud800", path=tmp_path)
         get_logger("one.module").debug("quiet")
