@@ -40,6 +40,8 @@ class DirectCycle(RequestResponseCycle):
     _taken = False
     on_left: Callable[[], None] | None = None
     serving: asyncio.Task[None] | None = None
+    #: The server's, of which `serving` is one while it runs.
+    tasks: set[asyncio.Task[None]]
 
     @property
     def behind(self) -> bool:
@@ -77,6 +79,7 @@ class DirectCycle(RequestResponseCycle):
 
     def ended(self, task: asyncio.Task[None]) -> None:
         """Where the endpoint failed, its client is told, or what was begun is cut off."""
+        self.tasks.discard(task)
         cancelled = task.cancelled()
         error = None if cancelled else task.exception()
         if cancelled or error is not None or not (self.response_complete or self.disconnected):

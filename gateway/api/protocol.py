@@ -126,8 +126,8 @@ class BoundedHttp(HttpToolsProtocol):
             super()._start_asgi_task(cycle, app)
             return
         cycle.serving = task = self.loop.create_task(app(cycle.scope, cycle.receive, cycle.send))
+        cycle.tasks = self.tasks
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
         task.add_done_callback(cycle.ended)
 
     def on_body(self, body: bytes) -> None:

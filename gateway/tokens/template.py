@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jinja2
 import jinja2.nodes
 import jinja2.parser
+import jinja2.runtime
 from jinja2.ext import Extension, loopcontrols
 
 from gateway.errors import ConfigError, InvalidRequest
@@ -69,9 +71,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from None
-        # Put together once: globals are a chain of maps, which is walked at each rendering.
-        self._template.globals = dict(self._template.globals)
+        # Put together once: globals are a chain of maps, which would be walked at each rendering.
         self._names = {**self._template.globals, **special_tokens, "documents": None}
+        self._context = partial(jinja2.runtime.Context, environment)
         self.source = source
         self._takes_strings = True
         self._takes_strings = not self._reads_parts_only()
@@ -146,7 +148,8 @@ class ChatTemplate:
             "add_generation_prompt": generate,
         }
         try:
-            context = self._template.new_context(names, shared=True)
+            # As `new_context` does, but that it lists no globals for what templates might import.
+            context = self._context(names, None, self._template.blocks)
             return "".join(self._template.root_render_func(context))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise InvalidRequest(
