@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO, cast
@@ -27,22 +28,23 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 #: Values of several lines that are made here.
 _OURS = frozenset({"exception", "stack"})
 
-#: The name of a logger, a method's and an event with all that goes with it, to a line.
-Render = Callable[[str, str, EventDict], bytes]
+#: An event with all that goes with it, to a line.
+Render = Callable[[EventDict], bytes]
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-class _Line:
-    """The only processor: an event, and what goes with it, to a line in one step.
+class _Whole:
+    """The only processor: an event with what goes with it, in one step.
 
-    An event's own values win. Level, logger, time and traceback are as structlog's would be.
+    An event's own values win. Level, logger and traceback are as structlog's would be; the time is
+    in seconds, until it is written.
     """
 
-    def __init__(self, component: str, render: Render, sampling: Sampling | None) -> None:
-        self._component, self._render, self._sampling = component, render, sampling
+    def __init__(self, component: str, sampling: Sampling | None) -> None:
+        self._component, self._sampling = component, sampling
 
-    def __call__(self, logger: str, method: str, event: EventDict) -> bytes:
+    def __call__(self, logger: str, method: str, event: EventDict) -> EventDict:
         """Raises DropEvent."""
         held = carried()
         if held is not None:
@@ -51,10 +53,10 @@ class _Line:
             event = self._sampling(logger, method, event)
         event.setdefault("component", self._component)
         event["logger"], event["level"] = logger, method
-        event["timestamp"] = f"{datetime.now(UTC).isoformat()[:-6]}Z"
+        event["timestamp"] = time.time()
         if "exc_info" in event:
             event = structlog.processors.format_exc_info(logger, method, event)
-        return self._render(logger, method, event)
+        return event
 
 
 class _StandardLibrary(logging.Handler):
@@ -97,23 +99,23 @@ def configure_logging(settings: LogSettings, component: str, stream: TextIO | No
     out = stream or sys.stdout
     for_people = out.isatty() and settings.file is None
     as_json = settings.format == "json" or (settings.format == "auto" and not for_people)
-    render = _json if as_json else _Console()
+    render: Render = _json if as_json else _Console()
     sampling = Sampling(settings.sample) if settings.sample else None
-    processors: list[Processor] = [_Line(component, render, sampling)]
+    processors: list[Processor] = [_Whole(component, sampling)]
     level = _LEVELS[settings.level]
-    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
     def told(count: int) -> bytes:
         event: EventDict = {"event": "log_lines_dropped", "count": count}
-        event.update(component=component, level="warning", logger=__name__)
-        return render(__name__, "warning", stamp(None, "warning", event))
+        event.update(component=component, level="warning", logger=__name__, timestamp=time.time())
+        return render(event)
 
     root = logging.getLogger()
     for earlier in root.handlers:
         if isinstance(earlier, _StandardLibrary):
             earlier.close()
     file = RotatingFile(settings.file, component) if settings.file else None
-    sink = Sinks((LineSink(out, told), *((LineSink(file, told),) if file else ())), owned=file)
+    streams = (out, file) if file else (out,)
+    sink = Sinks([LineSink(one, told, render=render) for one in streams], owned=file)
     structlog.configure(
         processors=processors,
         wrapper_class=bound_loggers(level, sink),
@@ -139,7 +141,14 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return cast("structlog.stdlib.BoundLogger", Logger(name))
 
 
-def _json(_logger: Any, _method: str, event: EventDict) -> bytes:
+def _stamped(event: EventDict) -> EventDict:
+    """With its time as it is written; another sink may have the event, too."""
+    at = datetime.fromtimestamp(event["timestamp"], UTC)
+    return {**event, "timestamp": f"{at.isoformat()[:-6]}Z"}
+
+
+def _json(event: EventDict) -> bytes:
+    event = _stamped(event)
     try:
         return _encode(event) + b"\n"
     except (TypeError, ValueError, RecursionError, OverflowError):
@@ -151,9 +160,11 @@ class _Console:
     def __init__(self) -> None:
         self._render = structlog.dev.ConsoleRenderer()
 
-    def __call__(self, logger: Any, method: str, event: EventDict) -> bytes:
+    def __call__(self, event: EventDict) -> bytes:
+        event = _stamped(event)
         for name, value in event.items():
             if isinstance(value, str) and name not in _OURS:
                 event[name] = value.translate(_CONTROLS)
-        line = self._render(logger, method, event)
+        # Of its first two arguments it uses neither.
+        line = self._render(None, "", event)
         return f"{line}\n".encode("utf-8", "backslashreplace")
