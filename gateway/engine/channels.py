@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from base64 import b64encode
 from collections import deque
 from urllib.parse import unquote, urlsplit
@@ -35,7 +36,7 @@ class Channels:
         elif url.username is not None:
             named = f"{unquote(url.username)}:{unquote(url.password or '')}".encode()
             self._shared += f"Authorization: Basic {b64encode(named).decode()}\r\n"
-        #: With the loop's time since which each has been idle, the newest last.
+        #: With the time since which each has been idle, the newest last.
         self._idle: deque[tuple[float, Channel]] = deque()
         self._closed = False
 
@@ -75,7 +76,7 @@ class Channels:
         """An idle connection."""
         if self._closed:
             raise EngineUnavailable("the engine's client is closed", engine=self._name)
-        idle, since = self._idle, asyncio.get_running_loop().time() - KEEPALIVE_S
+        idle, since = self._idle, time.monotonic() - KEEPALIVE_S
         while idle and idle[0][0] < since:
             # The server is about to close it, or has.
             idle.popleft()[1].abort()
@@ -110,4 +111,4 @@ class Channels:
         if self._closed:
             channel.abort()
         else:
-            self._idle.append((asyncio.get_running_loop().time(), channel))
+            self._idle.append((time.monotonic(), channel))

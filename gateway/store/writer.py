@@ -69,6 +69,8 @@ class TurnWriter:
         self._pending = asyncio.Event()
         self._queued = asyncio.Event()
         self._closing = False
+        # Asked for each time, it costs a system call.
+        self._loop = asyncio.get_running_loop()
         self._connection: DirectConnection | None = None
         #: By the loop's clock, when the next calls are taken at the earliest.
         self._next_at = 0.0
@@ -100,7 +102,7 @@ class TurnWriter:
         """
         if self._closing:
             raise StoreUnavailable("the writer is closed")
-        done = asyncio.get_running_loop().create_future()
+        done = self._loop.create_future()
         self._queue.append(Call(records, done))
         self._wake()
         await done
@@ -160,15 +162,14 @@ class TurnWriter:
             elif self._closing:
                 return
             else:
-                self._idle = asyncio.get_running_loop().create_future()
+                self._idle = self._loop.create_future()
                 await self._idle
 
     async def _gather(self) -> None:
         """Let what comes together come, unless there is a batch of it or the writer closes."""
         if self._closing or len(self._queue) >= _BATCH_CALLS:
             return
-        now = asyncio.get_running_loop().time
-        if (rest := self._next_at - now()) > 0:
+        if (rest := self._next_at - self._loop.time()) > 0:
             await asyncio.sleep(rest)
 
     def _take(self) -> list[Call]:
@@ -179,13 +180,13 @@ class TurnWriter:
             calls.append(call)
             size += call.size
         if len(calls) > 1:
-            self._next_at = asyncio.get_running_loop().time() + _TOGETHER_S
+            self._next_at = self._loop.time() + _TOGETHER_S
         return calls
 
     async def _make_durable(self, calls: Sequence[Call]) -> None:
         """Settle every call, within the commit time-out and an fsync."""
         if not self._away:
-            deadline = asyncio.get_running_loop().time() + self._timeout_s
+            deadline = self._loop.time() + self._timeout_s
             try:
                 connection = self._connection
                 if connection is None or connection.is_closed():
