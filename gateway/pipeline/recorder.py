@@ -67,22 +67,23 @@ class Recorder:
                 turn = replace(turn, messages=without_data(turn.messages, urls=True))
             if self._redactor is not None:
                 turn = await self._redactor.of_turn(call.request, turn)
+            stored = False
             try:
-                await self._writer.commit(call.place.session, turn)
+                stored = await self._writer.commit(call.place.session, turn)
             except StoreError as error:
                 self._not_stored(error)
             else:
                 self._metrics.stored(turn)
-            self._kept(call, turn)
+            self._kept(call, turn, stored=stored)
         else:
             self._metrics.uncaptured()
         call.unsettled -= 1
         if call.request.session_done and not call.unsettled:
             await self._end_session(call)
 
-    def _kept(self, call: Call, turn: TurnRecord) -> None:
-        """Remember a turn as it was stored, and tell of it."""
-        self._turns.remember(turn, session=call.place.session)
+    def _kept(self, call: Call, turn: TurnRecord, *, stored: bool) -> None:
+        """Remember a turn as it was stored, in Postgres or elsewhere, and tell of it."""
+        self._turns.remember(turn, session=call.place.session, stored=stored)
         if self._spans is not None:
             self._spans.stored(call, turn, ended_at=time.time())
         log.info(

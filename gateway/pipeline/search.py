@@ -29,8 +29,8 @@ from gateway.resolve import (
     retried,
     seed,
 )
-from gateway.store.recent import Wanted
 from gateway.store.turns import TurnStore
+from gateway.store.wanted import Wanted
 from gateway.telemetry import get_logger
 
 log = get_logger(__name__)

@@ -33,7 +33,7 @@ class Call:
     )
 
     def __init__(
-        self, records: Iterable[Storable], done: asyncio.Future[None] | None = None
+        self, records: Iterable[Storable], done: asyncio.Future[bool] | None = None
     ) -> None:
         self.done = done
         self.settled = False
@@ -82,14 +82,17 @@ class Call:
             )
         )
 
-    def settle(self, error: StoreError | None = None) -> None:
-        """Stored for good, or refused for good; the caller is told, if one still waits."""
+    def settle(self, error: StoreError | None = None, *, spooled: bool = False) -> None:
+        """Stored for good, or refused for good; the caller is told, if one still waits.
+
+        Where it is stored, whether that is Postgres.
+        """
         self.settled = True
         self.error = error
         if self.done is None or self.done.done():
             return
         if error is None:
-            self.done.set_result(None)
+            self.done.set_result(not spooled)
         else:
             self.done.set_exception(error)
 

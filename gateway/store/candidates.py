@@ -19,8 +19,8 @@ import msgspec
 from gateway.errors import StoreUnavailable
 from gateway.records import Candidate, FinishReason, TurnKind
 from gateway.store.database import Database, seconds
-from gateway.store.recent import Wanted
 from gateway.store.table import document
+from gateway.store.wanted import Wanted
 
 #: Equal conversations of one tenant beyond these are told apart by nothing anyway.
 _MOST_CANDIDATES = 64

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.records import FinishReason, Trail, TurnRecord
+from gateway.records import FinishReason, Trail, TurnRecord, packed_ids
 from gateway.store.packing import unpack_ids
 
 #: Turns ($1) of a tenant ($2, NULL for any) and the ancestors that their ids begin with, each
@@ -99,7 +99,7 @@ def _bytes(trail: Trail) -> int:
 
 def _extended(parent: Trail | None, shared: int, ids: Sequence[int]) -> array[int] | None:
     if shared == 0:
-        return array("i", ids)
+        return packed_ids(ids)
     if parent is None or len(parent.prompt_ids) + len(parent.sampled_ids) < shared:
         return None
     whole = array("i", parent.prompt_ids[:shared])

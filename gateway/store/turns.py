@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 from gateway.classify import COMPACTION
@@ -21,8 +21,9 @@ from gateway.store.closing import CLOSE_IDLE, END_SESSION, LOCK_SESSION
 from gateway.store.database import Database
 from gateway.store.leaves import find_leaf
 from gateway.store.packing import scrub
-from gateway.store.recent import RecentTurns, Wanted
+from gateway.store.recent import RecentTurns
 from gateway.store.trails import CHAIN, TrailCache, assemble, of_turn
+from gateway.store.wanted import Wanted
 
 #: A look-up of so many takes some milliseconds.
 _MANY_PREFIXES = 200
@@ -88,12 +89,11 @@ class TurnStore:
             )
             for row in rows
         }
-        return self.recent_sessions(tenant_id, names) | found
+        return _sessions(self._recent.unstored_name, tenant_id, names) | found
 
     def recent_sessions(self, tenant_id: UUID, names: Collection[str]) -> dict[str, NamedSession]:
         """The same of what this process stored last."""
-        known = {name: self._recent.named(tenant_id, name) for name in names}
-        return {name: NamedSession(id=id_, turns=1) for name, id_ in known.items() if id_}
+        return _sessions(self._recent.named, tenant_id, names)
 
     async def leaf(self, tenant_id: UUID, session_id: UUID, ancestor_id: UUID) -> Leaf | None:
         """The newest main-line turn of a session, if it descends from the ancestor.
@@ -147,10 +147,15 @@ class TurnStore:
         turn: TurnRecord,
         parent: Trail | None = None,
         session: SessionRecord | None = None,
+        *,
+        stored: bool = True,
     ) -> None:
-        """Keep a turn that was just stored: its ids, and with its session how it is found."""
+        """Keep a turn that was just stored: its ids, and with its session how it is found.
+
+        `stored` says that Postgres has it, not the spool.
+        """
         if session is not None:
-            self._recent.add(turn, session)
+            self._recent.add(turn, session, stored=stored)
         if parent is None and turn.parent_id is not None:
             parent = self._cache.get(turn.tenant_id, turn.parent_id)
         if (trail := of_turn(turn, parent)) is not None:
@@ -172,3 +177,10 @@ class TurnStore:
         """Close sessions not seen for `timeout_s`, at most `limit` of them; how many."""
         closed: int = await self._database.fetchval(CLOSE_IDLE, "idle", timeout_s, limit)
         return closed
+
+
+def _sessions(
+    of: Callable[[UUID, str], UUID | None], tenant_id: UUID, names: Collection[str]
+) -> dict[str, NamedSession]:
+    known = {name: of(tenant_id, name) for name in names}
+    return {name: NamedSession(id=id_, turns=1) for name, id_ in known.items() if id_}

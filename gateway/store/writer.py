@@ -94,18 +94,18 @@ class TurnWriter:
         """Whether Postgres is away and turns go to the spool."""
         return self._away
 
-    async def commit(self, *records: Storable) -> None:
-        """Store records together; returns once they are durable, in Postgres or in the spool.
+    async def commit(self, *records: Storable) -> bool:
+        """Store records together; once they are durable, whether in Postgres or in the spool.
 
         Raises StoreError for records that Postgres refuses, StoreUnavailable where the spool
         cannot take them either.
         """
         if self._closing:
             raise StoreUnavailable("the writer is closed")
-        done = self._loop.create_future()
+        done: asyncio.Future[bool] = self._loop.create_future()
         self._queue.append(Call(records, done))
         self._wake()
-        await done
+        return await done
 
     async def drop_erased(self) -> None:
         """Take what was erased out of what was set aside. Raises nothing for an outage."""
@@ -223,7 +223,7 @@ class TurnWriter:
         else:
             self.spooled += len(waiting)
             for call in waiting:
-                call.settle()
+                call.settle(spooled=True)
             self._pending.set()
 
     async def _notify_on(self) -> None:

@@ -17,9 +17,10 @@ from gateway.records import FinishReason, TurnKind, new_id
 from gateway.store.candidates import FIND_CANDIDATES, wanted_row
 from gateway.store.database import Database
 from gateway.store.lookups import PLANNER
-from gateway.store.recent import RecentTurns, Wanted
+from gateway.store.recent import RecentTurns
 from gateway.store.table import document
 from gateway.store.turns import TurnStore
+from gateway.store.wanted import Wanted
 from gateway.store.writer import TurnWriter
 from tests.factories import digest, next_state, session, turn
 
@@ -184,6 +185,38 @@ async def test_what_was_stored_last_is_found_without_postgres(parts: Parts):
     merged = await turns.find_candidates(one.tenant_id, wanted)
     assert {each.turn_id for each in merged} == {root.id, child.id}
     assert await database.fetchval("SELECT count(*) FROM turns") == 0
+
+
+async def test_what_postgres_has_is_asked_of_it_alone(parts: Parts):
+    _, _, turns = parts
+    one = session(external_id="chat \ud800")
+    kept, spooled = turn(one, echoes=("a \udfff",)), turn(one, echoes=("b",))
+    both = Wanted(echoes=["a \udfff", "b"])
+    turns.remember(kept, session=one)
+    assert await turns.find_candidates(one.tenant_id, Wanted(echoes=["b"])) == []
+    assert await turns.named_sessions(one.tenant_id, ["chat"]) == {}
+    turns.remember(spooled, session=one, stored=False)
+    (found,) = await turns.find_candidates(one.tenant_id, Wanted(echoes=["b"]))
+    assert (found.turn_id, found.session_id, found.kind) == (spooled.id, one.id, spooled.kind)
+    found_both = turns.recent_candidates(one.tenant_id, both)
+    assert [each.turn_id for each in found_both] == [kept.id, spooled.id]
+    assert turns.recent_sessions(one.tenant_id, ["chat \ud800"])["chat \ud800"].id == one.id
+
+
+async def test_an_index_is_kept_as_long_as_what_is_not_in_postgres(parts: Parts):
+    one = session()
+    few = RecentTurns(3)
+    spooled, *others = (turn(one, echoes=(f"call {n}",)) for n in range(5))
+    wanted = Wanted(echoes=["call 0"])
+    few.add(spooled, one, stored=False)
+    for record in others[:2]:
+        few.add(record, one)
+    assert [each.turn_id for each in few.merged(one.tenant_id, wanted, [])] == [spooled.id]
+    few.add(others[2], one)
+    assert few.merged(one.tenant_id, wanted, []) == []
+    few.add(others[3], one)
+    found = few.find(one.tenant_id, Wanted(echoes=[f"call {n}" for n in range(5)]))
+    assert [each.turn_id for each in found] == [record.id for record in others[1:]]
 
 
 async def test_what_was_stored_last_is_forgotten_in_time(parts: Parts):

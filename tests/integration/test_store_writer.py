@@ -297,7 +297,7 @@ async def test_a_bad_row_fails_alone(writing):
         writer.commit(turn(one)),
         return_exceptions=True,
     )
-    assert results[0] is None
+    assert results[0] is True
     assert results[2] is None
     assert isinstance(results[1], StoreError)
     assert "chain_hash_is_sha256" in results[1].message
@@ -351,7 +351,7 @@ async def test_what_asyncpg_refuses_fails_alone_and_quotes_nobody(writing):
         writer.commit(turn(one)),
         return_exceptions=True,
     )
-    assert [type(result) for result in results] == [type(None), StoreError, type(None)]
+    assert [type(result) for result in results] == [bool, StoreError, bool]
     assert "Hello" not in str(results[1])
     assert await count(database, "turns") == 2
 
@@ -608,11 +608,12 @@ async def test_nothing_is_lost_or_doubled_while_postgres_is_down(
     # Down and up again within one process.
     await asyncio.to_thread(own_postgres.stop)
     more = [turn(one) for _ in range(20)]
-    await asyncio.gather(*(writer.commit(record) for record in more))
+    spooled = await asyncio.gather(*(writer.commit(record) for record in more))
+    assert spooled == [False] * 20
     await asyncio.to_thread(own_postgres.start)
     await eventually(lambda: count(database, "turns"), 420)
     await eventually(lambda: asyncio.sleep(0, writer.spooling), False)
-    await writer.commit(turn(one))
+    assert await writer.commit(turn(one))
     assert await count(database, "turns") == 421
     await writer.close()
     await database.close()

@@ -36,8 +36,8 @@ from gateway.resolve import (
     retried,
     seed,
 )
-from gateway.store.recent import Wanted
 from gateway.store.turns import TurnStore
+from gateway.store.wanted import Wanted
 
 TENANT = UUID(int=1)
 PRINCIPAL = key(TENANT)

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from gateway.resolve import prefixes, seed
-from gateway.store.recent import Wanted
+from gateway.store.wanted import Wanted
 from tests.fixtures_gateway import Gateway
 from tests.proof.sessions.growth import roomy_gateway
 
