@@ -298,7 +298,7 @@ async def test_a_bad_row_fails_alone(writing):
         return_exceptions=True,
     )
     assert results[0] is True
-    assert results[2] is None
+    assert results[2] is True
     assert isinstance(results[1], StoreError)
     assert "chain_hash_is_sha256" in results[1].message
     assert "Hello" not in results[1].message
