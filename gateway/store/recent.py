@@ -39,13 +39,12 @@ class RecentTurns:
 
     def add(self, turn: TurnRecord, session: SessionRecord, *, stored: bool = True) -> None:
         """Keep a turn; `stored` says that Postgres has it."""
-        parent = None if turn.retry_of is not None else turn.parent_id
         kept = Kept(
             turn.tenant_id,
             _candidate(turn, session),
             turn.echoes,
             session.external_id,
-            parent is not None,
+            turn.parent_id is not None and turn.retry_of is None,
         )
         try:
             self._turns.append(_pack(kept))

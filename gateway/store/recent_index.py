@@ -18,7 +18,7 @@ _MOST_OF_A_KEY = 64
 _Key = bytes | str | UUID
 
 
-class Kept(msgspec.Struct, array_like=True, gc=False):
+class Kept(msgspec.Struct, array_like=True, eq=False, gc=False):
     """What is kept of a turn: how it is found, and what it says of others.
 
     `name` is the client's own of its session; `continues` says that its parent went on with it.
@@ -49,9 +49,6 @@ class RecentIndex:
         # By the number of an id, as all that is asked about many turns: a UUID hashes in Python.
         self._continued: OrderedDict[int, None] = OrderedDict()
         self._names: OrderedDict[tuple[UUID, str], UUID] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._turns)
 
     def add(self, kept: Kept) -> None:
         """Keep a turn that was stored, and that it continues its parent."""

@@ -95,10 +95,10 @@ class TurnWriter:
         return self._away
 
     async def commit(self, *records: Storable) -> bool:
-        """Store records together; once they are durable, whether in Postgres or in the spool.
+        """Store records together; returns once they are durable, and whether in Postgres.
 
-        Raises StoreError for records that Postgres refuses, StoreUnavailable where the spool
-        cannot take them either.
+        If not there, they are in the spool. Raises StoreError for records that Postgres refuses,
+        StoreUnavailable where the spool cannot take them either.
         """
         if self._closing:
             raise StoreUnavailable("the writer is closed")
